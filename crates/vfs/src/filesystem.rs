@@ -76,8 +76,8 @@ pub trait FileSystem: Send + Sync {
         0
     }
 
-    /// Frees these inodes, as far as nobody else holds them and nothing is lost with them. As
-    /// [`FileSystem::shrink_inodes`].
+    /// Frees these inodes, as far as nobody else holds them and nothing is lost with them. When this returns their memory
+    /// is free. Else as [`FileSystem::shrink_inodes`].
     fn evict_inodes(&self, inodes: Vec<SlabArc<Inode>>) {
         drop(inodes);
     }

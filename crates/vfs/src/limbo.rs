@@ -26,7 +26,7 @@
 //! # Locking
 //!
 //! *Protects*: a shard's lock, a leaf, its lists. Items are dropped without it. *May block*: `tend` and
-//! [`Limbo::flush`] wait for readers, and whatever dropping an item does.
+//! [`Limbo::flush`] wait for readers, [`Limbo::barrier`] for others that drop items, too, and whatever dropping an item does.
 //!
 //! # Memory ordering
 //!
@@ -45,7 +45,7 @@ use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, GpCookie};
 use foliocache_sync::time::{Duration, sleep};
-use foliocache_sync::{Arc, CachePadded, thread};
+use foliocache_sync::{Arc, CachePadded, Condvar, thread};
 use foliocache_sys::Errno;
 
 /// Shards, a power of two; threads are spread over them.
@@ -63,10 +63,15 @@ struct Lists<T> {
     waiting: Vec<T>,
     /// `Some` exactly if `waiting` is not empty.
     cookie: Option<GpCookie>,
+    /// The number of the next batch that somebody frees, and those that are being freed.
+    next: u64,
+    freeing: Vec<u64>,
 }
 
 struct Shard<T> {
     lists: RankedMutex<Lists<T>>,
+    /// A batch was freed.
+    freed: Condvar,
     /// Items in both lists. Changed under the lock.
     len: AtomicUsize,
 }
@@ -85,6 +90,8 @@ impl<T> Shard<T> {
 
     /// Moves the lists on without waiting and frees what is done.
     fn advance(&self) {
+        // Ends after `done` is dropped, also by a panic.
+        let _batch;
         let mut done = [const { Vec::new() }; 2];
         {
             let mut lists = self.lists.lock();
@@ -104,7 +111,40 @@ impl<T> Shard<T> {
             // Relaxed: as in `len`.
             let len = lists.waiting.len() + lists.filling.len();
             self.len.store(len, Ordering::Relaxed);
+            if done.iter().all(Vec::is_empty) {
+                return;
+            }
+            _batch = Batch {
+                shard: self,
+                number: lists.next,
+            };
+            lists.freeing.push(lists.next);
+            lists.next += 1;
         }
+    }
+
+    /// Waits until what others free now is freed.
+    fn wait_for_batches(&self) {
+        let mut lists = self.lists.lock();
+        let next = lists.next;
+        while lists.freeing.iter().any(|&number| number < next) {
+            lists = self.freed.wait_ranked(lists);
+        }
+    }
+}
+
+/// Items that a thread took out of a shard and frees.
+struct Batch<'a, T> {
+    shard: &'a Shard<T>,
+    number: u64,
+}
+
+impl<T> Drop for Batch<'_, T> {
+    fn drop(&mut self) {
+        let mut lists = self.shard.lists.lock();
+        lists.freeing.retain(|&number| number != self.number);
+        drop(lists);
+        self.shard.freed.notify_all();
     }
 }
 
@@ -118,8 +158,11 @@ impl<T> Limbo<T> {
                     filling: Vec::new(),
                     waiting: Vec::new(),
                     cookie: None,
+                    next: 0,
+                    freeing: Vec::new(),
                 },
             ),
+            freed: Condvar::new(),
             len: AtomicUsize::new(0),
         };
         Self {
@@ -191,17 +234,29 @@ impl<T> Limbo<T> {
         self.len()
     }
 
-    /// Waits until all that is retired now is freed.
+    /// Frees all that is retired now, but for what other threads have begun to free.
     ///
     /// Context: no lock and no read section; **waits** for up to two grace periods, and drops items.
     pub(crate) fn flush(&self) {
-        for _ in 0..3 {
+        for _ in 0..2 {
             if self.advance() == 0 {
                 return;
             }
             rcu::synchronize();
         }
         self.advance();
+    }
+
+    /// As [`flush`](Self::flush), and waits for what other threads have begun to free: a store that does not answer
+    /// them holds up the caller, too.
+    ///
+    /// Context: as there, and not from the drop of an item.
+    #[doc(alias = "rcu_barrier")]
+    pub(crate) fn barrier(&self) {
+        self.flush();
+        for shard in &self.shards {
+            shard.wait_for_batches();
+        }
     }
 
     /// Items that wait, at some moment.
@@ -284,6 +339,7 @@ impl Reaper {
 mod tests {
     use super::*;
     use foliocache_sync::atomic::AtomicU64;
+    use std::sync::mpsc;
 
     #[test]
     fn nothing_is_freed_before_its_readers_are_gone() {
@@ -299,6 +355,34 @@ mod tests {
         drop(rcu);
         limbo.flush();
         assert_eq!((limbo.len(), Arc::strong_count(&item)), (0, 1));
+    }
+
+    #[test]
+    fn a_barrier_waits_for_what_another_thread_frees() {
+        /// Says that its drop has begun, and ends it when it is told to.
+        struct Slow(mpsc::Sender<()>, mpsc::Receiver<()>, Arc<AtomicBool>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                self.0.send(()).expect("the test waits for it");
+                let _ = self.1.recv();
+                sleep(20 * PERIOD);
+                self.2.store(true, Ordering::Relaxed);
+            }
+        }
+        let limbo = Limbo::new();
+        let (begun, begins) = mpsc::channel();
+        let (end, ends) = mpsc::channel();
+        let freed = Arc::new(AtomicBool::new(false));
+        limbo.retire(Slow(begun, ends, Arc::clone(&freed)));
+        thread::scope(|scope| {
+            scope.spawn(|| while limbo.advance() > 0 {});
+            begins.recv().expect("the drop begins");
+            // That does not wait: the drop has not been told to end.
+            limbo.flush();
+            drop(end);
+            limbo.barrier();
+            assert!(freed.load(Ordering::Relaxed));
+        });
     }
 
     #[test]

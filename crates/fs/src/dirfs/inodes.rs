@@ -190,7 +190,7 @@ impl Inodes {
     /// Evicts about so many inodes that nobody holds and that nothing would be lost with; how many.
     pub(super) fn shrink(&self, nr: usize) -> usize {
         let evicted = self.cache.shrink(nr, judge);
-        self.cache.wait_for_limbo();
+        self.cache.flush_limbo();
         evicted
     }
 

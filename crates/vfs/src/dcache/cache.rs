@@ -242,11 +242,18 @@ impl<I: DentryInode> DentryCache<I> {
         self.inner.limbo.wake_when_retired(reaper);
     }
 
-    /// Waits for readers, then frees everything that was given up before the call.
+    /// Waits for readers, then frees what was given up before the call, but for what others have begun to free.
     ///
     /// Context: as [`reap`](Self::reap), and **sleeps**.
-    pub fn wait_for_limbo(&self) {
+    pub fn flush_limbo(&self) {
         self.inner.limbo.flush();
+    }
+
+    /// Waits until everything that was given up before the call is freed, also by others.
+    ///
+    /// Context: as [`flush_limbo`](Self::flush_limbo).
+    pub fn wait_for_limbo(&self) {
+        self.inner.limbo.barrier();
     }
 
     /// Ends the cache: nothing is kept from now on. Evicts what is unused; the rest goes with its references.

@@ -73,11 +73,18 @@ impl<T: CachedInode> InodeCache<T> {
         self.limbo.advance()
     }
 
-    /// Waits for readers, then frees everything that was given up before the call.
+    /// Waits for readers, then frees what was given up before the call, but for what others have begun to free.
     ///
     /// Context: as for [`reap`](Self::reap); waits for readers.
-    pub fn wait_for_limbo(&self) {
+    pub fn flush_limbo(&self) {
         self.limbo.flush();
+    }
+
+    /// Waits until everything that was given up before the call is freed, also by others.
+    ///
+    /// Context: as for [`flush_limbo`](Self::flush_limbo).
+    pub fn wait_for_limbo(&self) {
+        self.limbo.barrier();
     }
 
     /// Evicts an inode of which there are so many references, the cache's and the caller's.

@@ -118,7 +118,8 @@ impl Shrinker for Shrinkable {
             };
             let wanted = part(names, DENTRY_BYTES);
             let missing_names = wanted.saturating_sub(caches.dcache.shrink(wanted));
-            caches.dcache.wait_for_limbo();
+            // Not for what others free: memory is wanted, and another file system's store may not answer.
+            caches.dcache.flush_limbo();
             let wanted = part(inodes, inode_bytes());
             let missing_inodes = wanted.saturating_sub(caches.fs.shrink_inodes(wanted));
             let missing = missing_names.max(missing_inodes);
