@@ -1035,6 +1035,45 @@ fn no_change_of_ours_hides_what_others_wrote_before() {
     }
 }
 
+/// The attributes that a change of ours ends with are those of the source, whatever others did before.
+#[test]
+fn a_change_of_attributes_shows_what_others_wrote_before() {
+    let mode = SetAttr {
+        mode: Some(0o640),
+        ..SetAttr::default()
+    };
+    let time = SetAttr {
+        mtime: Some(SetTime::At(Timespec { sec: 77, nsec: 7 })),
+        ..SetAttr::default()
+    };
+    for (set, watch) in [(mode, true), (mode, false), (time, true), (time, false)] {
+        let world = World::with_file(&[b'o'; 9000], watch);
+        let path = world.path("file");
+        let file = world
+            .open_for("file", OpenFlags::READ_WRITE)
+            .expect("it opens");
+        read_all(&file);
+        let others = File::options().write(true).open(&path).expect("theirs");
+        for size in [9006, 9012] {
+            others.write_all_at(b"theirs", size - 6).expect("written");
+            let attr = world.fs.setattr(&OpContext::ROOT, file.inode(), &set);
+            let attr = attr.expect("set");
+            let stat = fs::metadata(&path).expect("a stat");
+            assert_eq!(stat.len(), size);
+            assert_eq!(
+                (attr.size, attr.mode, attr.mtime.sec, attr.ctime.nsec),
+                (
+                    size,
+                    stat.mode() & 0o7777,
+                    stat.mtime(),
+                    stat.ctime_nsec() as u32
+                ),
+                "{set:?}, {watch}"
+            );
+        }
+    }
+}
+
 /// Between a write-back of ours and its flush, which sets the time of the write.
 #[test]
 fn what_others_write_before_a_flush_of_ours_is_seen() {

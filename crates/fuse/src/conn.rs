@@ -277,16 +277,18 @@ impl FuseConn {
         if let Some(dir) = dir
             && !inode.is_directory()
         {
-            // Nobody tells of stores into mappings, and nobody but us of data that waits to be written.
-            let used = || {
-                let provisional = inode.attributes().is_provisional();
-                provisional || inode.ops().writers() > 0 || self.nodes.is_open(inode.ino())
-            };
-            told = self.fs().is_told_all(dir, inode) && !used();
+            told = self.fs().is_told_all(dir, inode) && !self.is_used(inode);
         }
         let mut attr = self.shown.attr(convert::attr(&attr));
         attr.ino = INodeNo(inode.ino());
         Ok((attr, self.ttl(told, true)))
+    }
+
+    /// Whether its attributes may change without a word: nobody tells of stores into mappings, and nobody but us of data that
+    /// waits to be written.
+    fn is_used(&self, inode: &Inode) -> bool {
+        let provisional = inode.attributes().is_provisional();
+        provisional || inode.ops().writers() > 0 || self.nodes.is_open(inode.ino())
     }
 
     /// The attributes of an inode that the kernel knows.
@@ -310,10 +312,10 @@ impl FuseConn {
         self.attributes(&inode, dir.as_deref(), Some(attr))
     }
 
-    /// An inode that the kernel knows, and of what is no directory the directory that would tell of changes.
+    /// An inode that the kernel knows, and of what is no directory the directory that tells of all changes.
     fn told(&self, ino: INodeNo) -> Result<(SlabArc<Inode>, Option<SlabArc<Inode>>), Errno> {
         let (inode, dentry) = self.nodes.named(&self.names, ino.0)?;
-        let dentry = dentry.filter(|_| !inode.is_directory());
+        let dentry = dentry.filter(|_| !inode.is_directory() && !self.is_used(&inode));
         let dir = dentry.and_then(|dentry| {
             let inode = inode.clone();
             self.told_by(&Named { dentry, inode })
@@ -418,7 +420,7 @@ impl FuseConn {
     }
 
     /// Tells the kernel of an inode, which it then may use until it forgets it. If the attributes `are_known`, the file system
-    /// has been asked for those in memory.
+    /// has just been told of those in memory.
     fn entry(&self, within: &Within, named: &Named, are_known: bool) -> Result<Entry, Errno> {
         let dir = within.told.then_some(&*within.inode);
         let inode = &named.inode;
@@ -457,11 +459,12 @@ impl FuseConn {
         Ok((self.entry(within, &named, are_known)?, named.inode))
     }
 
-    /// Makes something under a name, and tells the kernel of it.
+    /// Makes something under a name, and tells the kernel of it: with the attributes that it was made with if it `is_new`.
     pub(crate) fn make(
         &self,
         dir: INodeNo,
         name: &OsStr,
+        is_new: bool,
         make: impl FnOnce(&DentryRef<Inode>) -> Result<DentryRef<Inode>, Errno>,
     ) -> Result<Entry, Errno> {
         let within = self.within(self.directory_to_tell_of(dir)?)?;
@@ -470,7 +473,7 @@ impl FuseConn {
         self.listed.names_changed(dir.0);
         let made = made?;
         own.done();
-        self.entry(&within, &Named::new(made)?, false)
+        self.entry(&within, &Named::new(made)?, is_new)
     }
 
     /// Takes a name away.

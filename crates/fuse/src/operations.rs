@@ -155,7 +155,7 @@ impl Filesystem for Server {
         self.serve_entry(Lane::Io, "mknod", reply, move |conn| {
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
-            conn.make(parent, &name, |dir| {
+            conn.make(parent, &name, true, |dir| {
                 let names = &conn.names;
                 names.mknod(&ctx, dir, &name, kind, mode, rdev, None)
             })
@@ -175,7 +175,7 @@ impl Filesystem for Server {
         let ctx = context(req, umask);
         self.serve_entry(Lane::Io, "mkdir", reply, move |conn| {
             let mode = mode & PERMISSION_BITS;
-            conn.make(parent, &name, |dir| {
+            conn.make(parent, &name, true, |dir| {
                 conn.names.mkdir(&ctx, dir, &name, mode, None)
             })
         });
@@ -199,7 +199,7 @@ impl Filesystem for Server {
         let (name, to) = (name.to_owned(), to.as_os_str().to_owned());
         let ctx = context(req, 0);
         self.serve_entry(Lane::Io, "symlink", reply, move |conn| {
-            conn.make(parent, &name, |dir| {
+            conn.make(parent, &name, true, |dir| {
                 conn.names.symlink(&ctx, dir, &name, &to, None)
             })
         });
@@ -237,7 +237,7 @@ impl Filesystem for Server {
         let name = name.to_owned();
         self.serve_entry(Lane::Io, "link", reply, move |conn| {
             let inode = conn.inode(ino)?;
-            conn.make(parent, &name, |dir| {
+            conn.make(parent, &name, false, |dir| {
                 conn.names.link(&inode, dir, &name, None)
             })
         });
@@ -279,7 +279,7 @@ impl Filesystem for Server {
                 let exclusive = flags & O_EXCL != 0;
                 let flags = conn.flags_of_created(OpenFlags::from_raw(flags));
                 let mut opened = None;
-                let entry = conn.make(parent, &name, |dir| {
+                let entry = conn.make(parent, &name, true, |dir| {
                     let created = conn.names.create(&ctx, dir, &name, mode, flags, None);
                     let (file, dentry) = match created {
                         // The kernel found no such name, so it has checked the directory alone. `ESTALE`

@@ -310,7 +310,7 @@ fn told_of(conn: &FuseConn, nr: usize) -> Vec<u64> {
     conn.nodes.keep_names();
     let tell = |at: usize| {
         let name = format!("f{at}");
-        let entry = conn.make(INodeNo(ROOT_INO), name.as_ref(), |root| {
+        let entry = conn.make(INodeNo(ROOT_INO), name.as_ref(), true, |root| {
             let (flags, name) = (OpenFlags::READ_WRITE, name.as_ref());
             let created = conn
                 .names
@@ -457,7 +457,7 @@ fn name_made_before_a_directory_is_read_again_is_listed() {
         .unwrap();
     listing.read(dir, 0, tenth);
     let make = |name: &str| {
-        conn.make(dir, name.as_ref(), |dir| {
+        conn.make(dir, name.as_ref(), true, |dir| {
             let names = &conn.names;
             names.mkdir(&OpContext::ROOT, dir, name.as_ref(), 0o755, None)
         })
@@ -508,7 +508,7 @@ impl Listing {
     /// Makes a file and writes to it; its number.
     fn written_file(&self, name: &str) -> u64 {
         let (conn, mut made) = (&self.conn, None);
-        conn.make(INodeNo(ROOT_INO), name.as_ref(), |root| {
+        conn.make(INodeNo(ROOT_INO), name.as_ref(), true, |root| {
             let (flags, names) = (OpenFlags::READ_WRITE, &conn.names);
             let (file, dentry) =
                 names.create(&OpContext::ROOT, root, name.as_ref(), 0o644, flags, None)?;

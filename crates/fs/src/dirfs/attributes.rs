@@ -264,12 +264,30 @@ impl DirNode {
         if nowait {
             return false;
         }
-        let looked = self.revalidate(Some(opens), || self.stat());
+        let looked = match self.is_as_seen(mapping, now) {
+            true => Ok(()),
+            false => self.revalidate(Some(opens), || self.stat()),
+        };
         opens.checked = Some(Checked {
             asked: now,
             ..checked
         });
         looked.is_ok() && self.attributes.doubts() == checked.doubts && all_there()
+    }
+
+    /// Whether the source shows the file as it was seen last. Then there is nothing to [revalidate](DirNode::revalidate) of
+    /// attributes that are watched. No if that takes more than a look.
+    ///
+    /// Context: `opens` held.
+    fn is_as_seen(&self, mapping: &AddressSpace, now: u64) -> bool {
+        if mapping.is_dirty() || !self.attributes.is_settled() {
+            return false;
+        }
+        let file = self.file();
+        let doubts = self.attributes.doubts();
+        let look = file.look();
+        let stat = self.stat();
+        stat.is_ok_and(|stat| file.shows_no_news(&stat, look, (now, doubts)))
     }
 
     /// Opens descriptors, or keeps those `made`, and looks at the source.
@@ -423,6 +441,11 @@ impl DirNode {
                 self.attributes
                     .update(|attributes| attributes.mtime = mtime);
             }
+        }
+        // The last change ended with a look at the source.
+        let changed = SetAttr { size: None, ..*set } != SetAttr::default();
+        if changed && self.regular().is_some_and(FileState::is_known) {
+            return Ok(self.show(inode));
         }
         self.getattr(inode)
     }

@@ -424,9 +424,13 @@ impl FileState {
 
     /// To be asked before a look at the source.
     pub(super) fn look(&self) -> StatSample {
-        let marked = self.io.lock().marked.clone();
-        let others = marked.map(|marked| marked.written_by_others());
-        let io = self.io.lock();
+        let mut io = self.io.lock();
+        let mut others = None;
+        if let Some(marked) = io.marked.clone() {
+            drop(io);
+            others = Some(marked.written_by_others());
+            io = self.io.lock();
+        }
         StatSample {
             changes: (io.changing == 0).then_some(io.changes),
             others,
@@ -458,6 +462,26 @@ impl FileState {
             (None, None) if is_later(now.mtime) => Some(RemoteChange::Data),
             (None, _) => None,
         }
+    }
+
+    /// Whether the last look at the source was after our own last change, and nothing that others did is to be taken over.
+    pub(super) fn is_known(&self) -> bool {
+        self.io.lock().known().is_some()
+    }
+
+    /// Whether `stat`, looked up at `look`, shows what is known; then the file was `compared`.
+    pub(super) fn shows_no_news(
+        &self,
+        stat: &Stat,
+        look: StatSample,
+        compared: (u64, u32),
+    ) -> bool {
+        let mut io = self.io.lock();
+        let unchanged = io.holds(look) && io.known() == Some(Seen::of(stat));
+        if unchanged {
+            io.compared = Some(compared);
+        }
+        unchanged
     }
 
     /// Whether a look at the source can show that others changed it, and does not have to be told of that.
@@ -503,5 +527,11 @@ impl FileState {
 impl IoState {
     fn holds(&self, look: StatSample) -> bool {
         look.changes == Some(self.changes)
+    }
+
+    /// What the source said last, if that is all there is to know of a file that is not marked.
+    fn known(&self) -> Option<Seen> {
+        let has_more = self.unsure.is_some() || self.written_by_others || self.marked.is_some();
+        self.seen.filter(|_| !has_more)
     }
 }
