@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! All functions name the file through `/proc`, since the calls that take a descriptor refuse `O_PATH` ones. Values
-//! and name lists are copied out whole.
+//! The calls that take a descriptor refuse `O_PATH` ones: such a file is named through `/proc`, which takes several
+//! times as long. Values and name lists are copied out whole.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -50,17 +50,36 @@ fn sized(
     }
 }
 
+/// What a call by descriptor says, or one by path where the descriptor is an `O_PATH` one.
+fn either<R>(
+    by_fd: impl FnOnce() -> Result<R, Errno>,
+    by_path: impl FnOnce() -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    match by_fd() {
+        Err(Errno::EBADF) => by_path(),
+        done => done,
+    }
+}
+
 /// The value of an attribute. May block.
 ///
 /// # Errors
 ///
 /// `ENODATA` when it is not there; `EOPNOTSUPP` where the file system has none.
 pub fn get(fd: BorrowedFd<'_>, name: &OsStr) -> Result<Vec<u8>, Errno> {
-    let path = &proc_path(fd);
-    sized(
-        || fs::getxattr_query(path, name),
-        |buf| fs::getxattr(path, name, buf),
-    )
+    let by_fd = || {
+        sized(
+            || fs::fgetxattr_query(fd, name),
+            |buf| fs::fgetxattr(fd, name, buf),
+        )
+    };
+    either(by_fd, || {
+        let path = &proc_path(fd);
+        sized(
+            || fs::getxattr_query(path, name),
+            |buf| fs::getxattr(path, name, buf),
+        )
+    })
 }
 
 /// The names of all attributes. May block.
@@ -69,8 +88,11 @@ pub fn get(fd: BorrowedFd<'_>, name: &OsStr) -> Result<Vec<u8>, Errno> {
 ///
 /// `EOPNOTSUPP` where the file system has none.
 pub fn list(fd: BorrowedFd<'_>) -> Result<Vec<OsString>, Errno> {
-    let path = &proc_path(fd);
-    let names = sized(|| fs::listxattr_query(path), |buf| fs::listxattr(path, buf))?;
+    let by_fd = || sized(|| fs::flistxattr_query(fd), |buf| fs::flistxattr(fd, buf));
+    let names = either(by_fd, || {
+        let path = &proc_path(fd);
+        sized(|| fs::listxattr_query(path), |buf| fs::listxattr(path, buf))
+    })?;
     let names = names
         .split(|&byte| byte == 0)
         .filter(|name| !name.is_empty());
@@ -91,7 +113,10 @@ pub fn set(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], mode: XattrMode) -> R
         XattrMode::Create => XattrFlags::CREATE,
         XattrMode::Replace => XattrFlags::REPLACE,
     };
-    Ok(fs::setxattr(proc_path(fd), name, value, flags)?)
+    either(
+        || Ok(fs::fsetxattr(fd, name, value, flags)?),
+        || Ok(fs::setxattr(proc_path(fd), name, value, flags)?),
+    )
 }
 
 /// Removes an attribute. May block.
@@ -100,5 +125,8 @@ pub fn set(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], mode: XattrMode) -> R
 ///
 /// `ENODATA` when it is not there.
 pub fn remove(fd: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
-    Ok(fs::removexattr(proc_path(fd), name)?)
+    either(
+        || Ok(fs::fremovexattr(fd, name)?),
+        || Ok(fs::removexattr(proc_path(fd), name)?),
+    )
 }
