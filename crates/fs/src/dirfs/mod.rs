@@ -22,7 +22,8 @@
 //! | `watch` | directories in which the kernel tells of changes |
 //! | `loss` | tells of data that is lost |
 //! | `lock` | keeps a second cache from writing to the source |
-//! | `attributes` | `stat`, `setattr`, changes from outside |
+//! | `attributes` | `stat`, `setattr` |
+//! | `looks` | what others did to a file |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
 //! # Invariants
@@ -52,6 +53,7 @@ mod idle;
 mod inodes;
 mod listing;
 mod lock;
+mod looks;
 mod loss;
 mod magic;
 mod names;
