@@ -1074,6 +1074,32 @@ fn a_change_of_attributes_shows_what_others_wrote_before() {
     }
 }
 
+/// Of a file that nobody has opened, the time that is set is the one that the source has taken.
+#[test]
+fn a_time_that_is_set_is_shown_as_the_source_has_it() {
+    let now = SetAttr {
+        mtime: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
+    let world = World::with_file(b"file", true);
+    let inode = world
+        .names
+        .lookup(world.names.root(), OsStr::new("file"), STAY, None);
+    let inode = inode.expect("it is there").inode().expect("an inode");
+    for _ in 0..20 {
+        // A time that was looked at is followed by another one, not by that of the clock's tick.
+        let before = fs::metadata(world.path("file")).expect("a stat");
+        let attr = world.fs.setattr(&OpContext::ROOT, &inode, &now);
+        let mtime = attr.expect("set").mtime;
+        let stat = fs::metadata(world.path("file")).expect("a stat");
+        assert_eq!(
+            (mtime.sec, i64::from(mtime.nsec)),
+            (stat.mtime(), stat.mtime_nsec()),
+            "{before:?}"
+        );
+    }
+}
+
 /// Between a write-back of ours and its flush, which sets the time of the write.
 #[test]
 fn what_others_write_before_a_flush_of_ours_is_seen() {

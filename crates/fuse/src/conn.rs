@@ -312,7 +312,7 @@ impl FuseConn {
         self.attributes(&inode, dir.as_deref(), Some(attr))
     }
 
-    /// An inode that the kernel knows, and of what is no directory the directory that tells of all changes.
+    /// An inode that the kernel knows, and the directory that tells of all changes: not of a directory, nor of a file in use.
     fn told(&self, ino: INodeNo) -> Result<(SlabArc<Inode>, Option<SlabArc<Inode>>), Errno> {
         let (inode, dentry) = self.nodes.named(&self.names, ino.0)?;
         let dentry = dentry.filter(|_| !inode.is_directory() && !self.is_used(&inode));

@@ -8,7 +8,7 @@
 
 use super::idle::Closing;
 use super::node::DirNode;
-use super::state::{FileState, LocalChange, StatSample};
+use super::state::{LocalChange, StatSample};
 use super::{NodeOps, Shared};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
@@ -77,10 +77,21 @@ impl DirNode {
         what: LocalChange,
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
+        self.change_and_look(fd, what, change)
+            .map(|(result, _)| result)
+    }
+
+    /// As [`DirNode::own_change`]; also the attributes of a regular file after it, if the source told them.
+    fn change_and_look<R>(
+        &self,
+        fd: BorrowedFd<'_>,
+        what: LocalChange,
+        change: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<(R, Option<Attributes>), Errno> {
         let Some(file) = self.regular() else {
             let result = change();
             self.attributes.doubt();
-            return result;
+            return Ok((result?, None));
         };
         if what == LocalChange::Times {
             self.look_for_others();
@@ -89,19 +100,30 @@ impl DirNode {
         let result = change();
         let stat = fd::fstat(fd).ok();
         let look = self.end_change(own, stat.as_ref());
-        if let (Ok(_), Some(stat)) = (&result, &stat) {
+        let result = result?;
+        let told = stat.map(|stat| {
             file.attributes.changed();
             self.attributes.update(|attributes| {
-                self.refresh(attributes, stat, Some(look));
+                self.refresh(attributes, &stat, Some(look));
                 attributes.ctime = stat.ctime;
-            });
+                *attributes
+            })
+        });
+        if !file.holds(look) {
+            // The look of another change may have been later, and its answer noted before.
+            self.attributes.doubt();
         }
-        result
+        Ok((result, told))
     }
 
     /// The attributes to show: the source's as they were seen last, and what we know better.
     fn show(&self, inode: &Inode) -> Attr {
-        let mut attr = self.attributes.get().of(inode.ino(), self.kind);
+        self.show_told(inode, &self.attributes.get())
+    }
+
+    /// As [`DirNode::show`], with what the source has just told.
+    fn show_told(&self, inode: &Inode, attributes: &Attributes) -> Attr {
+        let mut attr = attributes.of(inode.ino(), self.kind);
         if let Some(mapping) = inode.mapping() {
             attr.size = mapping.size();
             if mapping.has_pages_to_write() {
@@ -154,41 +176,42 @@ impl DirNode {
         }
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
+        let mut told = None;
         if set.uid.is_some() || set.gid.is_some() {
-            self.own_change(fd, LocalChange::Attributes, || {
-                fd::fchown(fd, set.uid, set.gid)
-            })?;
+            let chown = || fd::fchown(fd, set.uid, set.gid);
+            ((), told) = self.change_and_look(fd, LocalChange::Attributes, chown)?;
         }
         if let Some(mode) = set.mode {
-            self.own_change(fd, LocalChange::Attributes, || {
-                fd::fchmod(fd, mode & PERMISSION_BITS)
-            })?;
+            let chmod = || fd::fchmod(fd, mode & PERMISSION_BITS);
+            ((), told) = self.change_and_look(fd, LocalChange::Attributes, chmod)?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let now = clock::coarse_realtime();
-            self.own_change(fd, LocalChange::Times, || {
-                fd::futimens(fd, set.atime, set.mtime)
-            })?;
-            if let Some(mtime) = set.mtime {
-                if let Some(file) = self.regular() {
-                    file.io.lock().stamped_by_others = false;
-                }
+            let utimens = || fd::futimens(fd, set.atime, set.mtime);
+            ((), told) = self.change_and_look(fd, LocalChange::Times, utimens)?;
+            if let Some((mtime, file)) = set.mtime.zip(self.regular()) {
+                file.io.lock().stamped_by_others = false;
                 let mut mtime = mtime.resolve(now);
                 if i32::try_from(mtime.sec).is_err() {
                     // The source may have no such time, and has taken the nearest that it has.
                     mtime = fd::fstat(fd)?.mtime;
                 }
-                // Data that is still dirty goes out later and is stamped with this again.
-                self.attributes
-                    .update(|attributes| attributes.mtime = mtime);
+                // Data that is still dirty goes out later and is stamped with this again. Where there can be none the time is
+                // the source's.
+                let set = |attributes: &mut Attributes| {
+                    if file.has_mapping() {
+                        attributes.mtime = mtime;
+                    }
+                };
+                self.attributes.update(set);
+                told.as_mut().map(set);
             }
         }
-        // The last change ended with a look at the source.
-        let changed = SetAttr { size: None, ..*set } != SetAttr::default();
-        if changed && self.regular().is_some_and(FileState::is_known) {
-            return Ok(self.show(inode));
+        let is_known = || (self.regular()).is_some_and(|file| file.is_known(inode.mapping()));
+        match told.filter(|_| is_known()) {
+            Some(told) => Ok(self.show_told(inode, &told)),
+            None => self.getattr(inode),
         }
-        self.getattr(inode)
     }
 }
 

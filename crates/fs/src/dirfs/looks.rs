@@ -226,7 +226,7 @@ impl DirNode {
     }
 
     /// Whether the source shows the file as it was seen last. Then there is nothing to [revalidate](DirNode::revalidate) of
-    /// attributes that are watched. No if that takes more than a look.
+    /// attributes that are watched. False also where only that can tell.
     ///
     /// Context: `opens` held.
     fn is_as_seen(&self, mapping: &AddressSpace, now: u64) -> bool {

@@ -1,5 +1,6 @@
 //! What the operations on names have in common: finding, making, removing, opening.
 
+use super::attributes::remembered;
 use super::file::Descriptors;
 use super::identity::Identity;
 use super::inodes::Inodes;
@@ -57,18 +58,9 @@ impl DirFs {
         node.path_fd()
     }
 
-    /// The inode of a file under `name` in `parent`, whose attributes are `stat`.
+    /// The inode of a file under `name` in `parent`, whose attributes are `stat`, and whether it was made, with these
+    /// attributes.
     pub(super) fn adopt(
-        &self,
-        parent: &SlabArc<Inode>,
-        name: &OsStr,
-        stat: &Stat,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.adopt_new(parent, name, stat).map(|(inode, _)| inode)
-    }
-
-    /// As [`DirFs::adopt`], and whether the inode was made, with these attributes.
-    pub(super) fn adopt_new(
         &self,
         parent: &SlabArc<Inode>,
         name: &OsStr,
@@ -85,6 +77,25 @@ impl DirFs {
             });
         DirNode::of(&inode)?.found_at(parent, name);
         Ok((inode, made))
+    }
+
+    /// The inode of what we have just made under `name` in `parent`.
+    pub(super) fn adopt_made(
+        &self,
+        parent: &SlabArc<Inode>,
+        name: &OsStr,
+        stat: &Stat,
+    ) -> Result<SlabArc<Inode>, Errno> {
+        let (inode, made) = self.adopt(parent, name, stat)?;
+        let node = DirNode::of(&inode)?;
+        if !made {
+            // A file that was removed outside had its identity.
+            node.attributes
+                .take_over(|attributes| *attributes = remembered(stat));
+        }
+        node.attributes.doubt();
+        node.name_changed();
+        Ok(inode)
     }
 
     /// Opens what is under `name`, for its identity.
@@ -164,12 +175,9 @@ impl DirFs {
                     _ => dir::unlinkat(dir.as_fd(), name),
                 };
             })?;
-        let inode = self.adopt(parent, name, &stat)?;
+        let inode = self.adopt_made(parent, name, &stat)?;
         let node = DirNode::of(&inode)?;
         self.shared.keep_path(node.id, &Arc::new(made));
-        // As when a file is created.
-        node.attributes.doubt();
-        node.name_changed();
         Ok(inode)
     }
 

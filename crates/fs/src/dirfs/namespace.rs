@@ -142,7 +142,7 @@ impl FileSystem for DirFs {
             }
             _ => check_component(name)?,
         }
-        self.adopt_new(dir, name, &dir::fstatat(fd.as_fd(), name)?)
+        self.adopt(dir, name, &dir::fstatat(fd.as_fd(), name)?)
     }
 
     fn setattr(
@@ -179,12 +179,8 @@ impl FileSystem for DirFs {
             .inspect_err(|_| {
                 let _ = dir::unlinkat(dir_fd.as_fd(), name);
             })?;
-        let inode = self.adopt(dir, name, &stat)?;
-        let node = DirNode::of(&inode)?;
-        // A file that was removed outside may have had its identity.
-        node.attributes.doubt();
-        node.name_changed();
-        let file = node.file();
+        let inode = self.adopt_made(dir, name, &stat)?;
+        let file = DirNode::of(&inode)?.file();
         let _ = file.charge.set(charge);
         {
             let mut io = file.io.lock();

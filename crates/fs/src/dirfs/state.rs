@@ -464,9 +464,16 @@ impl FileState {
         }
     }
 
-    /// Whether the last look at the source was after our own last change, and nothing that others did is to be taken over.
-    pub(super) fn is_known(&self) -> bool {
-        self.io.lock().known().is_some()
+    /// Whether the last look at the source, after our own last change, showed nothing by others that is to be taken over. No
+    /// of data that waits to be written while nobody has the file open for writing.
+    pub(super) fn is_known(&self, mapping: Option<&Arc<AddressSpace>>) -> bool {
+        let cached = mapping.map(|mapping| (mapping.is_dirty(), mapping.size()));
+        let io = self.io.lock();
+        io.known().is_some_and(|seen| match cached {
+            Some((true, _)) => io.writing,
+            Some((false, size)) => seen.size == size,
+            None => true,
+        })
     }
 
     /// Whether `stat`, looked up at `look`, shows what is known; then the file was `compared`.
@@ -529,7 +536,7 @@ impl IoState {
         look.changes == Some(self.changes)
     }
 
-    /// What the source said last, if that is all there is to know of a file that is not marked.
+    /// What the source said last. `None` if the file is marked, or something by others is still to be compared or taken over.
     fn known(&self) -> Option<Seen> {
         let has_more = self.unsure.is_some() || self.written_by_others || self.marked.is_some();
         self.seen.filter(|_| !has_more)

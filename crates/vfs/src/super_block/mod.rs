@@ -193,6 +193,9 @@ impl SuperBlock {
     ///
     /// Context: no lock; waits for RCU readers.
     pub fn give_up(&self, gone: Vec<Named>) {
+        if gone.is_empty() {
+            return;
+        }
         let mut inodes = Vec::with_capacity(gone.len());
         for Named { dentry, inode } in gone {
             self.caches.dcache.evict(dentry);

@@ -118,7 +118,8 @@ impl Shrinker for Shrinkable {
             };
             let wanted = part(names, DENTRY_BYTES);
             let missing_names = wanted.saturating_sub(caches.dcache.shrink(wanted));
-            // Not for what others free: memory is wanted, and another file system's store may not answer.
+            // Not for what others free: whoever reclaims may be at work for another file system, which this store must not
+            // hold up.
             caches.dcache.flush_limbo();
             let wanted = part(inodes, inode_bytes());
             let missing_inodes = wanted.saturating_sub(caches.fs.shrink_inodes(wanted));
