@@ -198,13 +198,13 @@ impl DirNode {
                 }
                 // Data that is still dirty goes out later and is stamped with this again. Where there can be none the time is
                 // the source's.
-                let set = |attributes: &mut Attributes| {
+                let stamp = |attributes: &mut Attributes| {
                     if file.has_mapping() {
                         attributes.mtime = mtime;
                     }
                 };
-                self.attributes.update(set);
-                told.as_mut().map(set);
+                self.attributes.update(stamp);
+                told.as_mut().map(stamp);
             }
         }
         let is_known = || (self.regular()).is_some_and(|file| file.is_known(inode.mapping()));
