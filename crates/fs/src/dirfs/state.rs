@@ -464,8 +464,8 @@ impl FileState {
         }
     }
 
-    /// Whether the last look at the source, after our own last change, showed nothing by others that is to be taken over. No
-    /// of data that waits to be written while nobody has the file open for writing.
+    /// Whether the last look at the source came after our own last change and showed nothing by others that is to be taken
+    /// over. False, too, while data waits to be written and nobody has the file open for writing.
     pub(super) fn is_known(&self, mapping: Option<&Arc<AddressSpace>>) -> bool {
         let cached = mapping.map(|mapping| (mapping.is_dirty(), mapping.size()));
         let io = self.io.lock();
