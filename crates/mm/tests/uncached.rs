@@ -289,6 +289,7 @@ fn beside_ordinary_readers_every_page_is_counted_once() {
 #[derive(Default)]
 struct Slow {
     store: Store,
+    /// How long a write takes. None begins while this is locked.
     pause: Mutex<Duration>,
     writers: Mutex<Vec<ThreadId>>,
     failing: AtomicBool,
@@ -301,7 +302,8 @@ impl AddressSpaceOperations for Slow {
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        std::thread::sleep(*self.pause.lock().unwrap());
+        let pause = *self.pause.lock().unwrap();
+        std::thread::sleep(pause);
         self.writers
             .lock()
             .unwrap()
@@ -388,9 +390,11 @@ fn uncached_writes_leave_nothing_once_they_are_durable() {
 
 #[test]
 fn little_that_is_written_uncached_leaves_soon() {
-    let (_mm, _slow, file) = slow_rig(64);
+    let (_mm, slow, file) = slow_rig(64);
+    let held = slow.pause.lock().unwrap();
     write_uncached(&file, 0, b"little");
     write_uncached(&file, 6, b", and a little more");
+    drop(held);
     wait_until(&file, |stats| stats.pending_pages() == 0);
     assert_eq!(
         (counted(&file).dropped_pages, file.stats().resident_pages),
@@ -420,12 +424,13 @@ fn pages_that_were_cached_stay_when_they_are_written_uncached() {
 #[test]
 fn what_is_used_before_it_is_durable_stays() {
     let (_mm, slow, file) = slow_rig(64);
-    *slow.pause.lock().unwrap() = Duration::from_millis(200);
+    let held = slow.pause.lock().unwrap();
     for page in 0..3 {
         write_uncached(&file, page * 16 * PAGE, &[1; PAGE_SIZE]);
     }
     write(&file, 16 * PAGE, &[2; 10]);
     assert!(read(&file, 0, 10) == [1; 10]);
+    drop(held);
     file.sync().unwrap();
     wait_until(&file, |stats| stats.pending_pages() == 0);
     let stats = counted(&file);
