@@ -48,6 +48,11 @@ impl DirNode {
             .filter(|mapping| !mapping.is_dirty());
         let look = self.regular().map(FileState::look);
         let stat = ask()?;
+        // Most looks find the file as it was seen last. Then there is nothing to take over, if what is shown is watched.
+        let holds = |look| self.file().shows_no_news(&stat, look, (asked, doubts));
+        if mapping.is_some() && self.is_settled_and_watched(asked) && look.is_some_and(holds) {
+            return Ok(());
+        }
         let compared = mapping.zip(look).map(|(mapping, look)| {
             self.compare(&mapping, &stat, look);
             if opens.is_some_and(|opens| opens.writers == 0) {
@@ -63,6 +68,14 @@ impl DirNode {
             self.file().io.lock().compared = Some((asked, doubts));
         }
         Ok(())
+    }
+
+    /// Whether the attributes are those of what is cached, and whoever changes them tells.
+    ///
+    /// Context: `opens` held.
+    fn is_settled_and_watched(&self, now: u64) -> bool {
+        let attributes = &self.attributes;
+        attributes.is_settled() && !attributes.is_provisional() && attributes.is_watched(now)
     }
 
     /// Whether the attributes that are believed came with an answer that can be compared by now.
@@ -214,30 +227,12 @@ impl DirNode {
         if nowait {
             return false;
         }
-        let looked = match self.is_as_seen(mapping, now) {
-            true => Ok(()),
-            false => self.revalidate(Some(opens), || self.stat()),
-        };
+        let looked = self.revalidate(Some(opens), || self.stat());
         opens.checked = Some(Checked {
             asked: now,
             ..checked
         });
         looked.is_ok() && self.attributes.doubts() == checked.doubts && all_there()
-    }
-
-    /// Whether the source shows the file as it was seen last. Then there is nothing to [revalidate](DirNode::revalidate) of
-    /// attributes that are watched. False also where only that can tell.
-    ///
-    /// Context: `opens` held.
-    fn is_as_seen(&self, mapping: &AddressSpace, now: u64) -> bool {
-        if mapping.is_dirty() || !self.attributes.is_settled() {
-            return false;
-        }
-        let file = self.file();
-        let doubts = self.attributes.doubts();
-        let look = file.look();
-        let stat = self.stat();
-        stat.is_ok_and(|stat| file.shows_no_news(&stat, look, (now, doubts)))
     }
 
     /// Opens descriptors, or keeps those `made`, and looks at the source.
