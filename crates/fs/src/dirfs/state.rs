@@ -121,15 +121,6 @@ impl OngoingChange {
     pub(super) fn is_marked(&self) -> bool {
         self.marked.is_some()
     }
-
-    /// Whether others have written to a marked file since it was compared with the source: told by the kernel, or by the time that
-    /// `look` shows.
-    pub(super) fn is_after_others(&self, look: impl FnOnce() -> Option<Stat>) -> bool {
-        let is_later = |marked: &MarkedFile| {
-            look().is_some_and(|stat| marked.is_later(nanoseconds(stat.mtime)))
-        };
-        (self.marked.as_deref()).is_some_and(|marked| marked.has_news() || is_later(marked))
-    }
 }
 
 /// When the file could be opened, and its pages were compared with the source.
@@ -291,6 +282,16 @@ impl FileState {
         }
     }
 
+    /// Gives the file a mark if it is open for writing. Returns the one that it had.
+    pub(super) fn set_marked(&self, marked: &Arc<MarkedFile>) -> Option<Arc<MarkedFile>> {
+        let mut io = self.io.lock();
+        if !io.writing {
+            return None;
+        }
+        marked.count_under_way(io.changing, io.changes);
+        io.marked.replace(marked.clone())
+    }
+
     /// Closes the descriptors if nothing is left to be written or flushed.
     ///
     /// Context: `opens` held, no handles.
@@ -346,9 +347,13 @@ impl FileState {
     /// A change of our own begins: what the source shows until its end is no news.
     #[must_use = "a change has an end"]
     pub(super) fn begin_change(&self, what: LocalChange) -> OngoingChange {
-        let marked = self.io.lock().marked.clone();
-        marked.iter().for_each(|marked| marked.begin_change());
         let mut io = self.io.lock();
+        let marked = io.marked.clone();
+        if let Some(marked) = &marked {
+            drop(io);
+            marked.begin_change();
+            io = self.io.lock();
+        }
         io.changing += 1;
         io.changes += 1;
         let seen = io.seen.take();
@@ -375,10 +380,17 @@ impl FileState {
     /// A change of our own is over; `stat` is what the source shows now, if somebody looked. It is
     /// remembered only if no other change was under way beside it, which the look may have missed.
     pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> StatSample {
-        (change.marked.iter()).for_each(|marked| marked.end_change());
         let mut io = self.io.lock();
+        let later = || io.marked.clone().filter(|it| it.counts(change.number));
+        // While this is held the file gets no other.
+        let marked = change.marked.clone().or_else(later);
+        if let Some(marked) = &marked {
+            drop(io);
+            marked.end_change();
+            io = self.io.lock();
+        }
         io.changing -= 1;
-        let alone = change.alone && io.changes == change.number;
+        let alone = io.is_alone(&change);
         io.seen = stat.filter(|_| alone).map(Seen::of);
         let same = match (change.before, io.seen, change.what) {
             // Which of the times that it shows is ours is not known.
@@ -395,6 +407,22 @@ impl FileState {
             changes: alone.then_some(change.number),
             others: None,
         }
+    }
+
+    /// Whether others have written to a marked file since it was compared with the source, before `change`: told by the kernel,
+    /// or by the time that `look` shows.
+    pub(super) fn is_after_others(
+        &self,
+        change: &OngoingChange,
+        look: impl FnOnce() -> Option<Stat>,
+    ) -> bool {
+        let is_later = |marked: &MarkedFile| {
+            look().is_some_and(|stat| marked.is_later(nanoseconds(stat.mtime)))
+        };
+        // The time may be that of another change of ours that is under way.
+        let tells = |later| later && self.io.lock().is_alone(change);
+        (change.marked.as_deref())
+            .is_some_and(|marked| marked.has_news() || tells(is_later(marked)))
     }
 
     /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
@@ -532,6 +560,11 @@ impl FileState {
 }
 
 impl IoState {
+    /// Whether no other change of ours was under way since `change` began.
+    fn is_alone(&self, change: &OngoingChange) -> bool {
+        change.alone && self.changes == change.number
+    }
+
     fn holds(&self, look: StatSample) -> bool {
         look.changes == Some(self.changes)
     }

@@ -4,9 +4,11 @@ mod batch;
 mod durability;
 
 use super::NodeOps;
+use super::state::LocalChange;
 use super::stats::Fallback;
 use super::sync_calls::SyncCall;
 use super::transfer::finish_read;
+use super::writers::MarkedFile;
 use super::{DirFs, DirFsOptions, DirNode};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
@@ -131,6 +133,48 @@ fn without_rings_or_direct_io_it_is_done_on_the_spot() {
     }
     let source = tempfile::tempdir_in("/dev/shm").expect("a directory");
     reads(&with_file(source.path(), DirFsOptions::default()).1);
+}
+
+/// Marks the file of `node`, which is open for writing, as one that is written back soon after each write.
+fn mark(fs: &DirFs, node: &NodeOps) -> Arc<MarkedFile> {
+    let fds = node.open_descriptors(true).expect("descriptors").0;
+    let begun = Instant::now();
+    while fs.stats().watched_files == 0 {
+        assert!(begun.elapsed() < LONG, "never marked");
+        node.attributes.data_changed();
+        node.is_marked_or_marks(&fds);
+    }
+    let io = node.file().io.lock();
+    io.marked.clone().expect("a mark")
+}
+
+/// The kernel tells of the writes of this process, too.
+#[test]
+fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
+    let source = tempfile::tempdir().expect("a directory");
+    let (fs, node) = with_file(source.path(), DirFsOptions::default());
+    let file = node.file();
+    let write = || std::fs::write(source.path().join("file"), "x").expect("write");
+    file.count_writer(&mut file.opens.lock(), true);
+    let before = file.begin_change(LocalChange::Data);
+    let marked = mark(&fs, &node);
+    write();
+    let beside = file.begin_change(LocalChange::Data);
+    node.end_change(before, None);
+    write();
+    node.end_change(beside, None);
+    assert!(!marked.has_news());
+    // The times of an older one are set while the next has stamped the file.
+    let next = file.begin_change(LocalChange::Data);
+    thread::sleep(Duration::from_millis(30));
+    write();
+    file.times.changed();
+    let fds = node.open_descriptors(true).expect("descriptors").0;
+    node.restamp(&fds).expect("the time is set");
+    node.end_change(next, None);
+    assert!(!file.io.lock().written_by_others);
+    write();
+    assert!(marked.has_news(), "past the cache");
 }
 
 /// An open that asks makes two calls: what the second says is not asked for again.

@@ -90,13 +90,9 @@ impl DirNode {
         let Ok(marked) = marked.map(Arc::new) else {
             return false;
         };
-        io = file.io.lock();
-        let not_kept = match io.writing {
-            true => io.marked.replace(marked),
-            false => Some(marked),
-        };
-        drop(io);
-        drop(not_kept);
+        let before = file.set_marked(&marked);
+        marked.marked();
+        drop(before);
         false
     }
 
@@ -112,7 +108,7 @@ impl DirNode {
         let mtime = self.attributes.get().mtime;
         let look = || fd::fstat(fds.buffered.as_fd()).ok();
         let is_right = |stat: &Stat| stat.mtime == mtime;
-        let others_wrote = file.io.lock().stamped_by_others || change.is_after_others(look);
+        let others_wrote = file.io.lock().stamped_by_others || file.is_after_others(&change, look);
         // The source may have stamped the write with its very time, if it came soon after.
         let right = (!others_wrote && clock::coarse_realtime() == mtime).then(look);
         let (result, stat) = match right.flatten().filter(is_right) {

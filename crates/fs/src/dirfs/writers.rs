@@ -57,7 +57,7 @@ struct Queue {
 struct Told {
     /// How often others wrote to it, or this process past the cache.
     others: u64,
-    /// Changes of ours that are under way.
+    /// Changes of ours that are under way, and one while the file is being marked.
     ours: u32,
 }
 
@@ -101,7 +101,8 @@ impl Writers {
         self.len() as u64 * WATCH_BYTES
     }
 
-    /// Marks the file that `fd` is open for, on device `dev`.
+    /// Marks the file that `fd` is open for, on device `dev`. What this process writes to it is taken for ours until the file
+    /// [has the mark](MarkedFile::marked).
     ///
     /// # Errors
     /// `EEXIST` if it is marked, `EAGAIN` if the bound has no room for the mark now, those of [`Fanotify::new`] and
@@ -121,13 +122,15 @@ impl Writers {
         if queue.files.contains_key(&handle) {
             return Err(Errno::EEXIST);
         }
-        queue.files.insert(handle.clone(), Told::default());
+        let told = Told { others: 0, ours: 1 };
+        queue.files.insert(handle.clone(), told);
         Ok(MarkedFile {
             writers: self.clone(),
             handle,
             fd: fd.clone(),
             known: AtomicU64::new(0),
             changed_until: AtomicI64::new(nanoseconds(realtime())),
+            changes_before: AtomicU64::new(0),
             _charge: charge,
         })
     }
@@ -142,6 +145,8 @@ pub(super) struct MarkedFile {
     known: AtomicU64,
     /// No stamp of a change of ours is later, in nanoseconds.
     changed_until: AtomicI64,
+    /// The changes of ours that had begun when the file got the mark.
+    changes_before: AtomicU64,
     _charge: MetadataCharge,
 }
 
@@ -186,6 +191,28 @@ impl MarkedFile {
     /// Whether a modification time that the source shows, in nanoseconds, is later than our last change.
     pub(super) fn is_later(&self, mtime: i64) -> bool {
         mtime > self.changed_until.load(Ordering::Relaxed)
+    }
+
+    /// The file gets the mark, while `under_way` changes of ours are, of the `changes` that ever began.
+    ///
+    /// Context: `io` held.
+    pub(super) fn count_under_way(&self, under_way: u32, changes: u64) {
+        self.changes_before.store(changes, Ordering::Relaxed);
+        if let Some(told) = self.writers.queue.lock().files.get_mut(&self.handle) {
+            told.ours += under_way;
+        }
+    }
+
+    /// Whether the change `number` of ours was under way then.
+    ///
+    /// Context: `io` held.
+    pub(super) fn counts(&self, number: u64) -> bool {
+        number <= self.changes_before.load(Ordering::Relaxed)
+    }
+
+    /// The file has the mark. Context: `io` not held.
+    pub(super) fn marked(&self) {
+        self.told(|told| told.ours -= 1);
     }
 
     /// A change of ours begins. Context: `io` not held.
