@@ -1,141 +1,49 @@
-//! A cache and a program beside it change one directory, in turns. Both do the same to a second directory,
-//! without a cache, and the two have to be equal.
-//!
-//! What the cache does not promise is left out: of a file with bytes of ours that are not written back, nobody writes to
-//! a page that the other has written to, and others do not change its size; they give no file a second name, which nobody would tell
-//! of; and whoever looks after a change of theirs does so a moment later.
-//!
-//! `FOLIOCACHE_SEED` is the first of `FOLIOCACHE_SEEDS` runs.
+//! The library and a program beside it change one directory, in turns: [`two_writers`](foliocache_sim::two_writers).
 
 mod common;
 
 use common::on_disk;
-use foliocache::{Cache, Directory, DirectoryOptions, Permissions, Result};
-use foliocache_sim::Rng;
-use rustix::fs::FallocateFlags;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fs::{self, File, OpenOptions};
+use foliocache::{Cache, Directory, DirectoryOptions, File, Permissions, Result};
+use foliocache_sim::two_writers::{Step, Way, play, seeds};
+use std::collections::BTreeSet;
 use std::io;
-use std::ops::RangeInclusive;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
-const STEPS: u64 = 150;
-
-/// By then the cache knows what others did.
-const A_MOMENT: Duration = Duration::from_millis(25);
-
-#[derive(Clone, Debug)]
-enum Step {
-    Write {
-        path: String,
-        at: u64,
-        len: usize,
-        byte: u8,
-        create: bool,
-    },
-    Replace {
-        path: String,
-        len: usize,
-        byte: u8,
-    },
-    SetLen(String, u64),
-    PunchHole(String, u64, u64),
-    Chmod(String, u32),
-    Unlink(String),
-    Rename(String, String),
-    Link(String, String),
-    Symlink(&'static str, String),
-    Mkdir(String),
-    Rmdir(String),
-    Read(String),
-    List(String),
+struct Library {
+    cache: Cache,
+    dir: Directory,
 }
 
-use Step::*;
-
-fn file_name(random: &mut Rng) -> String {
-    let dir = ["", "a/", "b/", "a/c/"][random.below(4) as usize];
-    format!("{dir}n{}", random.below(5))
-}
-
-fn dir_name(random: &mut Rng) -> String {
-    ["a", "b", "a/c", "b/e"][random.below(4) as usize].into()
-}
-
-impl Step {
-    fn any(random: &mut Rng) -> Step {
-        let path = file_name(random);
-        let byte = 1 + random.below(255) as u8;
-        match random.below(20) {
-            0..=5 => Write {
-                path,
-                at: random.below(20_000),
-                len: 1 + random.below(600) as usize,
-                byte,
-                create: random.below(3) == 0,
-            },
-            6 => Replace {
-                path,
-                len: random.below(9000) as usize,
-                byte,
-            },
-            7 => SetLen(path, random.below(20_000)),
-            8 => PunchHole(path, random.below(15_000), 1 + random.below(9000)),
-            9 => Chmod(path, [0o644, 0o600, 0o755][random.below(3) as usize]),
-            10 => Unlink(path),
-            11 | 12 => Rename(path, file_name(random)),
-            13 => Link(path, file_name(random)),
-            14 => Symlink(["n0", "n1", "c/n2", "n3"][random.below(4) as usize], path),
-            15 => Mkdir(dir_name(random)),
-            16 => Rmdir(dir_name(random)),
-            17 => Rename(dir_name(random), dir_name(random)),
-            18 => Read(path),
-            _ => List(dir_name(random)),
+impl Library {
+    fn new(source: &Path, watch: bool) -> Library {
+        let cache = common::cache(32);
+        let options = match watch {
+            true => DirectoryOptions::new(),
+            false => DirectoryOptions::new()
+                .watch(false)
+                .revalidate_after(Duration::ZERO),
+        };
+        let dir = cache.directory_with(source, options);
+        Library {
+            dir: dir.expect("a directory"),
+            cache,
         }
     }
 
-    /// As a program does it that knows of no cache.
-    fn beside(&self, root: &Path) -> io::Result<()> {
-        let at = |path: &str| root.join(path);
-        let open = |path: &str| OpenOptions::new().write(true).open(at(path));
-        match self {
-            Write { path, create, .. } => {
-                let mut options = OpenOptions::new();
-                let file = options.write(true).create(*create).open(at(path))?;
-                let (bytes, pos) = self.bytes();
-                file.write_all_at(&bytes, pos)
-            }
-            Replace { path, .. } => fs::write(at(path), self.bytes().0),
-            SetLen(path, len) => open(path)?.set_len(*len),
-            PunchHole(path, pos, len) => punch_hole(&open(path)?, *pos, *len),
-            Chmod(path, mode) => {
-                let mode = fs::Permissions::from_mode(*mode);
-                fs::set_permissions(at(path), mode)
-            }
-            Unlink(path) => fs::remove_file(at(path)),
-            Rename(from, to) => fs::rename(at(from), at(to)),
-            Link(from, to) => fs::hard_link(at(from), at(to)),
-            Symlink(target, path) => symlink(target, at(path)),
-            Mkdir(path) => fs::create_dir(at(path)),
-            Rmdir(path) => fs::remove_dir(at(path)),
-            Read(path) => fs::read(at(path)).map(drop),
-            List(path) => fs::read_dir(at(path)).map(drop),
-        }
-    }
-
-    fn through(&self, dir: &Directory) -> Result<()> {
+    fn try_step(&self, step: &Step) -> Result<()> {
+        use Step::*;
+        let dir = &self.dir;
         let open = |path: &str| dir.open_options().write(true).open(path);
-        match self {
+        match step {
             Write { path, create, .. } => {
                 let mut options = dir.open_options();
                 let file = options.write(true).create(*create).open(path)?;
-                let (bytes, pos) = self.bytes();
+                let (bytes, pos) = step.bytes();
                 file.write_all_at(&bytes, pos)
             }
-            Replace { path, .. } => dir.write(path, self.bytes().0),
+            Replace { path, .. } => dir.write(path, step.bytes().0),
             SetLen(path, len) => open(path)?.set_len(*len),
             PunchHole(path, pos, len) => open(path)?.punch_hole(*pos, *len),
             Chmod(path, mode) => dir.set_permissions(path, Permissions::from_mode(*mode)),
@@ -146,287 +54,54 @@ impl Step {
             Mkdir(path) => dir.create_dir(path),
             Rmdir(path) => dir.remove_dir(path),
             Read(path) => dir.read(path).map(drop),
-            List(path) => names(dir, path).map(drop),
+            List(path) => self.try_names(path).map(drop),
         }
     }
 
-    fn bytes(&self) -> (Vec<u8>, u64) {
-        match *self {
-            Write { at, len, byte, .. } => (vec![byte; len], at),
-            Replace { len, byte, .. } => (vec![byte; len], 0),
-            _ => unreachable!("it writes nothing"),
-        }
-    }
-
-    /// The file whose data it changes, and the pages that are dirty then, if they become so.
-    fn changes(&self) -> Option<(&str, RangeInclusive<u64>)> {
-        let pages = |at: u64, len: u64| at / 4096..=(at + len) / 4096;
-        match self {
-            Write { path, at, len, .. } => Some((path, pages(*at, *len as u64 - 1))),
-            Replace { path, len, .. } => Some((path, pages(0, *len as u64))),
-            SetLen(path, len) => Some((path, pages(*len, 0))),
-            PunchHole(path, pos, len) => Some((path, pages(*pos, *len))),
-            _ => None,
-        }
+    fn try_names(&self, path: &str) -> Result<BTreeSet<PathBuf>> {
+        (self.dir.read_dir(path)?)
+            .map(|entry| Ok(entry?.file_name().into()))
+            .collect()
     }
 }
 
-fn punch_hole(file: &File, pos: u64, len: u64) -> io::Result<()> {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    Ok(rustix::fs::fallocate(file, flags, pos, len)?)
-}
+impl Way for Library {
+    type Handle = File;
 
-fn names(dir: &Directory, path: &str) -> Result<BTreeSet<PathBuf>> {
-    dir.read_dir(path)?
-        .map(|entry| Ok(entry?.file_name().into()))
-        .collect()
-}
+    const A_MOMENT: Duration = Duration::from_millis(25);
 
-fn names_beside(root: &Path, path: &str) -> io::Result<BTreeSet<PathBuf>> {
-    fs::read_dir(root.join(path))?
-        .map(|entry| Ok(entry?.file_name().into()))
-        .collect()
-}
-
-/// Everything that is in a directory.
-fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
-    fn add(root: &Path, dir: &Path, all: &mut BTreeMap<PathBuf, String>) {
-        for entry in fs::read_dir(root.join(dir)).expect("a directory") {
-            let path = dir.join(entry.expect("an entry").file_name());
-            let at = root.join(&path);
-            let meta = fs::symlink_metadata(&at).expect("it is there");
-            let what = match (meta.is_dir(), meta.is_symlink()) {
-                (true, _) => String::new(),
-                (_, true) => format!("to {}", fs::read_link(&at).expect("a link").display()),
-                _ => {
-                    let bytes = fs::read(&at).expect("a file");
-                    format!("{} names, {bytes:?}", meta.nlink())
-                }
-            };
-            if meta.is_dir() {
-                add(root, &path, all);
-            }
-            all.insert(path, format!("{:o} {what}", meta.mode()));
-        }
-    }
-    let mut all = BTreeMap::new();
-    add(root, Path::new(""), &mut all);
-    all
-}
-
-struct World {
-    source: tempfile::TempDir,
-    shadow: tempfile::TempDir,
-    cache: Cache,
-    dir: Directory,
-    /// By the number of a file in the shadow, the pages that we may not have written back.
-    dirty: HashMap<u64, BTreeSet<u64>>,
-    /// Those of such files that others have written to.
-    theirs: HashMap<u64, BTreeSet<u64>>,
-    /// Others changed something a moment ago.
-    news: bool,
-    /// Handles of ours that write nothing.
-    open: VecDeque<foliocache::File>,
-    log: Vec<String>,
-}
-
-impl World {
-    fn new(watch: bool) -> World {
-        let (source, shadow) = (on_disk(), on_disk());
-        for root in [&source, &shadow] {
-            for dir in ["a", "b", "a/c"] {
-                fs::create_dir(root.path().join(dir)).expect("a directory");
-            }
-        }
-        let cache = common::cache(32);
-        let options = match watch {
-            true => DirectoryOptions::new(),
-            false => DirectoryOptions::new()
-                .watch(false)
-                .revalidate_after(Duration::ZERO),
-        };
-        let dir = cache.directory_with(source.path(), options);
-        World {
-            dir: dir.expect("a directory"),
-            source,
-            shadow,
-            cache,
-            dirty: HashMap::new(),
-            theirs: HashMap::new(),
-            news: false,
-            open: VecDeque::new(),
-            log: Vec::new(),
-        }
+    fn step(&self, step: &Step) -> io::Result<()> {
+        self.try_step(step).map_err(io::Error::from)
     }
 
-    /// The file that a path leads to in the shadow.
-    fn file(&self, path: &str) -> Option<u64> {
-        let meta = fs::metadata(self.shadow.path().join(path)).ok()?;
-        meta.is_file().then_some(meta.ino())
-    }
-
-    fn keep_open(&mut self, path: &str) {
-        self.learn();
+    fn open(&self, path: &str) -> Option<File> {
         let mut options = self.dir.open_options();
-        if let Ok(file) = options.read(true).write(true).open(path) {
-            self.log.push(format!("we keep open: {path}"));
-            self.open.push_back(file);
-        }
-        if self.open.len() > 3 {
-            self.open.pop_front();
-        }
+        options.read(true).write(true).open(path).ok()
     }
 
-    fn learn(&mut self) {
-        if std::mem::take(&mut self.news) {
-            thread::sleep(A_MOMENT);
-        }
+    fn attributes(&self, path: &str) -> Option<(u32, u64)> {
+        let meta = self.dir.symlink_metadata(path).ok()?;
+        Some((meta.mode(), meta.len()))
     }
 
-    fn sync(&mut self) {
-        self.log.push("sync".into());
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.dir.read(path).map_err(io::Error::from)
+    }
+
+    fn names(&self, path: &str) -> Option<BTreeSet<PathBuf>> {
+        self.try_names(path).ok()
+    }
+
+    fn sync(&self) {
         self.cache.sync().expect("everything durable");
-        self.dirty.clear();
-        self.theirs.clear();
     }
-
-    /// Whether a change is promised to be kept while bytes of ours are not written back.
-    fn is_promised(&self, step: &Step, ours: bool) -> bool {
-        let Some((path, pages)) = step.changes() else {
-            return true;
-        };
-        let Some(file) = self.file(path).filter(|file| self.dirty.contains_key(file)) else {
-            return true;
-        };
-        let touches = |of: &HashMap<u64, BTreeSet<u64>>| {
-            let touched = of.get(&file).map(|of| of.range(pages.clone()).next());
-            touched.flatten().is_some()
-        };
-        let written = |at: u64| {
-            let meta = fs::metadata(self.source.path().join(path));
-            meta.is_ok_and(|meta| at <= meta.len())
-        };
-        match step {
-            _ if ours => {
-                !self.theirs.contains_key(&file)
-                    || matches!(step, Write { .. }) && !touches(&self.theirs)
-            }
-            Write { at, len, .. } => written(at + *len as u64) && !touches(&self.dirty),
-            _ => false,
-        }
-    }
-
-    fn step(&mut self, step: &Step, ours: bool) {
-        if ours {
-            self.learn();
-        }
-        if !self.is_promised(step, ours) {
-            self.sync();
-        }
-        let wanted = step.beside(self.shadow.path());
-        let done = match ours {
-            true => step.through(&self.dir).map_err(io::Error::from),
-            false => step.beside(self.source.path()),
-        };
-        let errno = |result: &io::Result<()>| result.as_ref().err().map(io::Error::raw_os_error);
-        let who = if ours { "we" } else { "others" };
-        self.log
-            .push(format!("{who}: {step:?}: {:?}", errno(&done)));
-        assert_eq!(errno(&done), errno(&wanted), "{}", self.told());
-        match step.changes() {
-            Some((path, pages)) if done.is_ok() => {
-                let file = self.file(path).expect("it was written to");
-                if ours {
-                    self.dirty.entry(file).or_default().extend(pages);
-                } else if self.dirty.contains_key(&file) {
-                    self.theirs.entry(file).or_default().extend(pages);
-                }
-            }
-            _ => {}
-        }
-        self.news |= !ours;
-    }
-
-    /// Compares what the cache shows of one name and of one directory.
-    fn look(&mut self, path: &str, dir: &str) {
-        self.learn();
-        if self
-            .file(path)
-            .is_some_and(|file| self.dirty.contains_key(&file))
-        {
-            // Until it is written back the file is as we have it.
-            self.sync();
-        }
-        let at = self.shadow.path().join(path);
-        let wanted = fs::symlink_metadata(&at).ok();
-        let shown = self.dir.symlink_metadata(path).ok();
-        let kind = |mode: u32| mode & 0o170_000;
-        assert_eq!(
-            shown.as_ref().map(|shown| kind(shown.mode())),
-            wanted.as_ref().map(|wanted| kind(wanted.mode())),
-            "{path}: {}",
-            self.told()
-        );
-        if let Some((wanted, shown)) = wanted.zip(shown).filter(|(wanted, _)| wanted.is_file()) {
-            // The attributes of a file with several names go by time.
-            if wanted.nlink() == 1 {
-                let (wanted, shown) = ((wanted.mode(), wanted.len()), (shown.mode(), shown.len()));
-                assert_eq!(shown, wanted, "{path}: {}", self.told());
-            }
-            let content = self.dir.read(path).expect("it is there");
-            assert!(
-                content == fs::read(&at).expect("read"),
-                "{path}: {}",
-                self.told()
-            );
-        }
-        let listed = (
-            names(&self.dir, dir).ok(),
-            names_beside(self.shadow.path(), dir).ok(),
-        );
-        assert_eq!(listed.0, listed.1, "{dir}: {}", self.told());
-    }
-
-    fn compare_all(&mut self) {
-        self.sync();
-        let (source, shadow) = (tree(self.source.path()), tree(self.shadow.path()));
-        let differ: Vec<_> = (source.keys().chain(shadow.keys()))
-            .filter(|path| source.get(*path) != shadow.get(*path))
-            .collect();
-        assert!(differ.is_empty(), "{differ:?}: {}", self.told());
-    }
-
-    fn told(&self) -> String {
-        let last = self.log.len().saturating_sub(60);
-        self.log[last..].join("\n")
-    }
-}
-
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |n| n.parse().expect("a number"))
 }
 
 fn run(watch: bool) {
-    let first = number("FOLIOCACHE_SEED", 1);
-    for seed in first..first + number("FOLIOCACHE_SEEDS", 6) {
-        eprintln!("FOLIOCACHE_SEED={seed}");
-        let mut random = Rng::new(seed);
-        let mut world = World::new(watch);
-        for _ in 0..STEPS {
-            let step = Step::any(&mut random);
-            let ours = random.below(2) == 0 || matches!(step, Link(..));
-            world.step(&step, ours);
-            if random.below(6) == 0 {
-                world.keep_open(&file_name(&mut random));
-            }
-            if random.below(4) == 0 {
-                world.look(&file_name(&mut random), &dir_name(&mut random));
-            }
-            if random.below(25) == 0 {
-                world.compare_all();
-            }
-        }
-        world.compare_all();
+    for seed in seeds(6) {
+        let (source, shadow) = (on_disk(), on_disk());
+        let begin = || Library::new(source.path(), watch);
+        play(seed, source.path(), shadow.path(), begin);
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `reference` | [`ReferenceFile`]: what they must answer |
 //! | `oracle` | [`DurabilityOracle`]: what a power cut may leave of them |
 //! | [`tree`] | the same for several files and their names |
+//! | [`two_writers`] | a cache and a program beside it, in turns |
 //! | `disk` (feature `disk`) | `disk::Disk`: a block device that records, fails and is cut, under real file systems |
 //!
 //! Nothing but tests depends on this crate.
@@ -32,6 +33,7 @@ mod rng;
 mod segments;
 mod stamp;
 pub mod tree;
+pub mod two_writers;
 mod workload;
 
 pub use backend::{Cut, FaultyBackend};
