@@ -17,6 +17,9 @@ const IMAGE: u64 = 1 << 30;
 /// The user that is not root, nobody.
 pub(crate) const OTHER: &str = "65534";
 
+/// How many it has, and no more: the usual soft limit, as the hard one.
+const DESCRIPTORS: &str = "--nofile=1024:1024";
+
 /// What to run, and where.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
@@ -59,8 +62,9 @@ pub(crate) fn run(arguments: &[String], folder: &Path) -> Result<bool, String> {
     let mut command = match &request.user {
         None => Command::new(&program),
         Some(user) => {
-            let mut command = Command::new("setpriv");
+            let mut command = Command::new("prlimit");
             command
+                .args([DESCRIPTORS, "setpriv"])
                 .args(["--reuid", user, "--regid", user, "--clear-groups"])
                 .arg(&program);
             let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();

@@ -35,7 +35,17 @@ const PJDFSTEST: &str = "0.2.2";
 
 /// Test files of `foliocache-fs` and `foliocache` that are run on other file systems, and as another user, too.
 const ON: &[&str] = &[
-    "watch", "dirfs", "log", "unopened", "closed", "files", "names", "std_like", "trees",
+    "watch",
+    "not_watched",
+    "watched_logs",
+    "dirfs",
+    "log",
+    "unopened",
+    "closed",
+    "files",
+    "names",
+    "std_like",
+    "trees",
 ];
 
 /// Packages that must compile under the model checkers, with models of their own or without.

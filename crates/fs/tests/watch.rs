@@ -315,7 +315,6 @@ fn what_lost_its_dentry_is_asked_for_again() {
     assert_eq!(names.fs().getattr(&inode).map(|attr| attr.size), Ok(3));
 }
 
-/// With many directories and few watches some go by time, and none is wrong.
 #[test]
 fn watches_go_with_their_directories() {
     let world = World::new(|source| {
@@ -535,6 +534,29 @@ fn a_file_with_two_names_is_asked_about_at_each_open() {
     fs::remove_file(world.path("b/file")).expect("removed");
     // One name is left: from here on all of it is told.
     world.reads("a/file", b"last");
+}
+
+/// The making of such a name is told to nobody either.
+#[test]
+fn a_second_name_made_in_a_directory_not_in_use_is_seen_by_an_open() {
+    let source = on_disk();
+    for dir in ["a", "b"] {
+        fs::create_dir(source.path().join(dir)).expect("a directory");
+    }
+    fs::write(source.path().join("a/file"), "old").expect("a file");
+    let mut options = DirFsOptions::default();
+    options.revalidate_after = Duration::from_millis(20);
+    let world = World::with(source, options);
+    world.warm("a/file");
+    fs::hard_link(world.path("a/file"), world.path("b/file")).expect("a link");
+    fs::write(world.path("b/file"), "newer").expect("written");
+    world.reads("a/file", b"newer");
+    // From here on it goes by time.
+    world.shows("a/file", |attr| {
+        attr.is_ok_and(|attr| (attr.size, attr.nlink) == (5, 2))
+    });
+    fs::write(world.path("b/file"), "the newest").expect("written");
+    world.shows("a/file", |attr| attr.is_ok_and(|attr| attr.size == 10));
 }
 
 /// Descriptors of this process that keep what was removed below a directory.

@@ -35,6 +35,9 @@
 //!    knows, because data or handles of its own were in the way. They are shown without asking by the file system alone,
 //!    which knows whether that still holds.
 //!
+//! 6. A file that gets another name is doubted. Through that name it may change where nobody is told, so it is not believed
+//!    as watched, see [`Belief`], until the file system says again that all is told.
+//!
 //! All change under the lock only.
 //!
 //! # Locking
@@ -343,6 +346,12 @@ impl AttrCell {
         let before = Attributes::from_words(self.load());
         let mut attributes = before;
         let result = change(&mut attributes);
+        // Invariant 6.
+        if self.permissions.is_none() && attributes.nlink > before.nlink.max(1) && self.has_store()
+        {
+            **lock = lock.wrapping_add(1);
+            self.believe_until(0);
+        }
         let owner = |of: &Attributes| (of.mode, of.uid, of.gid);
         let permissions = self.permissions.as_ref();
         let _changing = permissions
@@ -485,7 +494,8 @@ impl AttrCell {
             self.words[0].fetch_xor(PROVISIONAL, Ordering::Relaxed);
         }
         if !doubted {
-            self.believe_until(until.max(believed));
+            // By invariant 6 it may be less by now.
+            self.believe_until(until.max(self.believed_until()));
         }
         true
     }
@@ -663,6 +673,36 @@ mod tests {
         assert_eq!(cell.get().mtime, Timespec::new(7, 0));
         cell.data_changed();
         assert!(cell.get().mtime > Timespec::new(7, 0));
+    }
+
+    #[test]
+    fn a_file_that_gets_another_name_is_not_believed_as_watched() {
+        let now = 5;
+        let watched = || {
+            let cell = cell(0o644);
+            cell.believe(cell.doubts(), now + 100, |_| ());
+            cell.believe_watched(cell.doubts(), now);
+            assert!(cell.is_watched(now));
+            cell
+        };
+        // The store says so.
+        let file = watched();
+        let doubts = file.doubts();
+        file.believe(doubts, now + 1, |attributes| attributes.nlink = 2);
+        assert!(file.is_believed(now) && !file.is_watched(now));
+        // Another thread has asked before that.
+        file.believe_watched(doubts, now);
+        assert!(!file.is_watched(now));
+        // A comparison shows it, or it is our own doing.
+        let changes: [fn(&AttrCell); 2] = [
+            |file| file.take_over(|attributes| attributes.nlink = 2),
+            |file| file.update(|attributes| attributes.nlink = 2),
+        ];
+        for change in changes {
+            let file = watched();
+            change(&file);
+            assert!(!file.is_believed(now));
+        }
     }
 
     #[test]
