@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// Arguments of `foliocache bench`.
 #[derive(Args)]
 pub(crate) struct BenchArguments {
-    /// What to measure; without a case, all are listed with the time that each takes.
+    /// Cases to measure. Without any, all are listed with the time that each takes.
     #[arg(value_name = "CASE", value_parser = case_names())]
     cases: Vec<String>,
     /// Measure all cases, one after another. A case that cannot run here is reported, and the others go on.
@@ -37,7 +37,7 @@ pub(crate) struct BenchArguments {
     /// Put each section into this document, in place of the one that it has of the case or at the end.
     #[arg(long, value_name = "FILE", requires = "markdown")]
     output: Option<PathBuf>,
-    /// Threads of what several threads do.
+    /// Number of threads, in the cases that use several.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Directories in the tree that each thread walks.
@@ -60,7 +60,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
     /// A trace to read by: a text with an access a line, the number of a page, or that of the first page and how many
-    /// are read from there on. What follows a # is a comment.
+    /// are read from there on. A # begins a comment, to the end of the line.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct BenchArguments {
 /// Arguments of `foliocache bench-helper`.
 #[derive(Args)]
 pub(crate) struct HelperArguments {
-    /// What to be.
+    /// The part to play.
     role: String,
 }
 

@@ -77,7 +77,7 @@ pub(crate) struct SetArguments {
     /// Where the mount is.
     #[arg(value_name = "MOUNTPOINT")]
     mount_point: PathBuf,
-    /// What to change: memory=SIZE, with SIZE as for mount --memory.
+    /// The setting to change: memory=SIZE, with SIZE as for mount --memory.
     #[arg(value_name = "NAME=VALUE")]
     setting: String,
 }

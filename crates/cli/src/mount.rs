@@ -80,7 +80,8 @@ pub(crate) struct MountArguments {
     /// Mount SOURCE even if another foliocache mount or program has it open. Each may undo what is durable through the other.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Leave out what is mounted below SOURCE: what lies underneath is shown instead. Takes CAP_SYS_ADMIN, such as root's.
+    /// Leave out mounts below SOURCE: the directories and files that they cover are shown instead. Takes
+    /// CAP_SYS_ADMIN, such as root's.
     #[arg(long)]
     one_file_system: bool,
     /// Give other users access, as far as the files' permissions allow it.
@@ -89,7 +90,7 @@ pub(crate) struct MountArguments {
     /// Log slow I/O, waits of writers and short memory besides failures; twice for still more. Turns the live line off.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// What file data the kernel's own cache keeps, on top of --memory.
+    /// File data that the kernel's own cache keeps, on top of --memory.
     #[arg(long, value_name = "WHAT", value_enum, default_value = "mapped")]
     kernel_cache: KernelCacheArgument,
     /// Time that programs with open files have to finish after SIGTERM or SIGINT. With --kernel-cache all the kernel does not

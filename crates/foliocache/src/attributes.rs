@@ -4,7 +4,7 @@ use foliocache_vfs::{PERMISSION_BITS, SetAttr, SetTime};
 use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
-/// Who may do what with a file; as [`std::fs::Permissions`].
+/// The permissions of a file: which users may read, write and execute it. As [`std::fs::Permissions`].
 ///
 /// [`PermissionsExt`] makes them of permission bits, and gives these.
 ///

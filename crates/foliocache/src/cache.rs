@@ -18,7 +18,7 @@
 //! [`File`]: crate::File
 
 use foliocache_fs::{DirFs, MemFs};
-use foliocache_mm::{Holder, Mm, MmStats};
+use foliocache_mm::{Holder, Mm, MmStats as CacheStats};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, OFlags};
@@ -232,7 +232,7 @@ impl Cache {
     ///
     /// # Errors
     /// `ECHILD` after a fork.
-    pub fn stats(&self) -> Result<MmStats> {
+    pub fn stats(&self) -> Result<CacheStats> {
         self.check(Operation::Stats)?;
         Ok(self.inner.mm.stats())
     }

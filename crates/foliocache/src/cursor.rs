@@ -62,7 +62,7 @@ macro_rules! io {
                     Ok(n)
                 }
 
-                /// Does nothing: what was written is in the cache. [`File::sync_data`] makes it
+                /// Does nothing: written bytes are in the cache. [`File::sync_data`] makes them
                 /// durable.
                 fn flush(&mut self) -> io::Result<()> {
                     Ok(())

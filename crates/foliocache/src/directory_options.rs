@@ -60,9 +60,10 @@ impl DirectoryOptions {
         self
     }
 
-    /// Leave out what is mounted below the directory, before or later: what lies underneath, usually an empty directory, is shown
-    /// instead, as a bind mount of the directory shows it. Subvolumes of btrfs stay. Opening fails without `CAP_SYS_ADMIN` or
-    /// before Linux 5.12. Off by default: then files of other file systems are shown, with inode numbers of their own.
+    /// Leave out mounts below the directory, made before or later: the directory or file that a mount covers, usually an empty
+    /// directory, is shown instead, as a bind mount of the directory shows it. Subvolumes of btrfs stay. Opening fails without
+    /// `CAP_SYS_ADMIN` or before Linux 5.12. Off by default: then files of other file systems are shown, with inode
+    /// numbers of their own.
     #[doc(alias = "xdev")]
     pub fn one_file_system(mut self, leave_out: bool) -> Self {
         self.fs.one_file_system = leave_out;

@@ -29,7 +29,7 @@ pub enum Error {
     /// Something with a range of a file failed.
     #[error("cannot {operation} {}, bytes {}..{}: {errno}", .path.display(), .range.start, .range.end)]
     File {
-        /// What was being done.
+        /// The operation that failed.
         operation: Operation,
         /// The file, as it was opened.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum Error {
     /// Something with a whole file or a name failed.
     #[error("cannot {operation} {}: {errno}", .path.display())]
     Path {
-        /// What was being done.
+        /// The operation that failed.
         operation: Operation,
         /// The file or name.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum Error {
     /// whose target does so.
     #[error("cannot {operation} {}", display_escape(.path, .directory))]
     Escape {
-        /// What was being done.
+        /// The operation that failed.
         operation: Operation,
         /// The path.
         path: PathBuf,
@@ -97,7 +97,7 @@ pub enum Error {
     /// Something about the cache as a whole failed.
     #[error("cannot {operation}: {errno}")]
     Cache {
-        /// What was being done.
+        /// The operation that failed.
         operation: Operation,
         /// The cause.
         errno: Errno,
@@ -139,11 +139,11 @@ pub enum Error {
     /// Pins of a file are in the way.
     #[error("cannot {operation} {}: {}", .path.display(), display_pins(.pins))]
     Pinned {
-        /// What was being done.
+        /// The operation that failed.
         operation: Operation,
         /// The file, as it was opened.
         path: PathBuf,
-        /// What was pinned just after.
+        /// The pinned bytes in the way, listed just after the failure.
         pins: Vec<Holder>,
     },
     /// Files could not be made durable.
@@ -153,7 +153,7 @@ pub enum Error {
 
 macro_rules! operations {
     ($($name:ident = $words:literal,)*) => {
-        /// What was being done when a call failed, as its message says it: "cannot ... the file".
+        /// The operation of a call that failed, in the words of its message: "cannot ... the file".
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Operation {

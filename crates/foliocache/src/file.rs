@@ -396,7 +396,7 @@ impl File {
         })
     }
 
-    /// Sets the size in bytes; what is new reads as zeros. May block for I/O.
+    /// Sets the size in bytes; new bytes read as zeros. May block for I/O.
     ///
     /// # Errors
     /// `EINVAL` if not open for writing, `EFBIG`, [`Error::Pinned`] where what is cut off is pinned, `ECHILD` after
@@ -432,8 +432,8 @@ impl File {
         self.with(Operation::Allocate, |open| open.fallocate(mode, pos, len))
     }
 
-    /// Where data begins, at byte `pos` or after it; `None` if nothing but a hole follows. May block for I/O: what is dirty
-    /// of the file is made durable first.
+    /// Where data begins, at byte `pos` or after it; `None` if nothing but a hole follows. May block for I/O: dirty
+    /// data of the file is made durable first.
     ///
     /// A store that does not know its holes, and a file system in memory, take the whole file for data.
     ///

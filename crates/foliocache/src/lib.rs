@@ -55,11 +55,11 @@
 //! # Async
 //!
 //! [`Directory::into_async`] and [`File::into_async`] give an [`AsyncDirectory`] and an [`AsyncFile`], whose calls are
-//! futures for any executor. What is in the cache is ready at the first poll; the rest goes through a few threads a file system,
-//! and nothing blocks the executor. With the feature `tokio` an async file is a reader and writer of tokio's:
-//! `AsyncFile::into_tokio`. The example `crash_safe_log` is a log on tokio.
+//! futures for any executor. A call is ready at its first poll if the cache has the answer. Other calls go through a few
+//! threads for each file system. No call blocks the executor. With the feature `tokio` an async file is a reader and writer
+//! of tokio's: `AsyncFile::into_tokio`. The example `crash_safe_log` is a log on tokio.
 //!
-//! # What it is not for
+//! # When not to use it
 //!
 //! - Processes that share files and need to see each other's writes at once: each cache is private. A change by others in the
 //!   directory is seen when a file is opened, unless our data waits to be written.

@@ -51,7 +51,7 @@ impl Metadata {
         }
     }
 
-    /// What it is.
+    /// The kind of the file.
     pub fn file_type(&self) -> FileKind {
         self.attr.kind
     }
@@ -77,7 +77,7 @@ impl Metadata {
         self.attr.size
     }
 
-    /// Who may do what with it.
+    /// The permissions: which users may read, write and execute the file.
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.attr.mode)
     }
@@ -211,12 +211,12 @@ impl DirEntry {
         self.name
     }
 
-    /// The path that was given to [`Directory::read_dir`], with the name: what the calls of the same [`Directory`] take.
+    /// The path that was given to [`Directory::read_dir`], with the name. The calls of the same [`Directory`] take it.
     pub fn path(&self) -> PathBuf {
         joined(&self.listed.path, &self.name)
     }
 
-    /// What it is, as the directory says. Blocks for I/O only where the directory does not say.
+    /// The kind of the file, as the directory says. Blocks for I/O only where the directory does not say.
     ///
     /// # Errors
     /// As [`DirEntry::metadata`], where the directory does not say.
@@ -284,7 +284,7 @@ impl Batch {
 
 /// The entries of a directory, without `.` and `..`. From [`Directory::read_dir`].
 ///
-/// What is there throughout is seen once, whatever is made or removed meanwhile.
+/// An entry that is there throughout is seen once, even if others are made or removed meanwhile.
 ///
 /// [`Directory::read_dir`]: crate::Directory::read_dir
 pub struct ReadDir {

@@ -137,6 +137,7 @@ fn what_is_known_is_ready_at_the_first_poll() {
     // Nothing of it is known yet.
     block_on(dir.metadata("d/f")).unwrap();
     assert_eq!(dir.worker_stats().unwrap().requests, 1);
+    assert!(dir.stats().unwrap().unwrap().watches > 0);
     let file = block_on(dir.open("d/f")).unwrap();
     let mut back = vec![0; bytes.len()];
     block_on(file.read_exact_at(&mut back, 0)).unwrap();

@@ -8,10 +8,10 @@
 //! count but the file's own.
 //!
 //! One path over and over is the best that there is: its directories are those that the thread
-//! [remembers](../../../docs/decisions/0019-threads-remember-their-ways.md). 20,000 paths in an order at random, in 1,000
-//! directories, are the other end: a thread remembers 32 directories, and one comes again after 1,000 others, so what it
-//! remembers is of no use, and names come from memory that the processor has not cached. Lists of paths are read from
-//! front to back.
+//! [remembers](../../../../docs/decisions/0019-each-thread-remembers-the-directories-of-its-paths.md).
+//! 20,000 paths in an order at random, in 1,000 directories, are the other end: a thread remembers 32 directories, and one
+//! comes again after 1,000 others, so what it remembers is of no use, and names come from memory that the processor
+//! has not cached. Lists of paths are read from front to back.
 //!
 //! Scaling: one file by several threads over the same by one, divided by what the same loop gains where each
 //! thread has a file system of its own. What all of these have in common, the RCU domain for one, shows in

@@ -113,13 +113,15 @@ impl AsyncFile {
     }
 
     /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
-    /// where the bytes went and how many.
+    /// where the bytes went and how many. No other append comes between the bytes of one call.
     ///
-    /// Ready at the first poll, with all of them, where [`AsyncFile::write_at`] would be, up to 2 MiB and a 64th of the
-    /// bound. Otherwise a worker writes them: in one run, which is all of them up to a 256th of the
-    /// bound (64 KiB to 1 MiB), and of more at least as many. [`AsyncFile::append_all`] has no such limit.
+    /// The first poll appends all of `buf` unless it would have to wait, as in [`AsyncFile::write_at`], or `buf` is longer
+    /// than 2 MiB or than a 64th of the bound. Otherwise a worker appends from a buffer of a 256th of the bound (64 KiB to
+    /// 1 MiB). It appends all of a `buf` that fits into the buffer. Of a longer `buf` it appends the part that fits, and the
+    /// call returns the length of that part. Fewer bytes are appended only before an error. [`AsyncFile::append_all`]
+    /// appends any number of bytes.
     ///
-    /// If the future is dropped, all of that run is in the file, or nothing.
+    /// If the future is dropped, the file has all of the bytes that the call would have appended, or none.
     ///
     /// # Errors
     /// As [`File::append`].
@@ -188,7 +190,7 @@ impl AsyncFile {
         Ok((pos, n, piece))
     }
 
-    /// Sets the size in bytes; what is new reads as zeros. Always done by a worker; if the future is dropped before one
+    /// Sets the size in bytes; new bytes read as zeros. Always done by a worker; if the future is dropped before one
     /// has begun, not at all.
     ///
     /// # Errors

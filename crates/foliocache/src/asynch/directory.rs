@@ -13,6 +13,7 @@
 //!
 //! As those of [`AsyncFile`]; stragglers are changes of names.
 
+use foliocache_fs::DirFsStats as DirectoryStats;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::{OpenHow, RenameMode};
@@ -112,7 +113,15 @@ impl AsyncDirectory {
         self.directory.path()
     }
 
-    /// What was asked of the workers of the file system.
+    /// As [`Directory::stats`]; does not wait.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stats(&self) -> Result<Option<DirectoryStats>> {
+        self.directory.stats()
+    }
+
+    /// The requests that were given to the workers of the file system.
     ///
     /// # Errors
     /// `ECHILD` after a fork.

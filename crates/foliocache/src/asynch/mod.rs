@@ -122,7 +122,7 @@ pub struct AsyncFile {
     stragglers: Arc<Stragglers>,
 }
 
-/// What the async files of one file system asked of its workers.
+/// Figures of the workers that serve the async files and directories of one file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AsyncStats {

@@ -31,7 +31,7 @@ type Entries = VecDeque<Result<DirEntry>>;
 
 /// The entries of a directory, without `.` and `..`. From [`AsyncDirectory::read_dir`](crate::AsyncDirectory::read_dir).
 ///
-/// What is there throughout is seen once, whatever is made or removed meanwhile.
+/// An entry that is there throughout is seen once, even if others are made or removed meanwhile.
 pub struct AsyncReadDir {
     state: State,
     /// What a worker has read, in order.

@@ -53,14 +53,14 @@ use crate::error::{Error, Operation, Result};
 ///
 /// # Reads
 ///
-/// What is cached is read at the first poll, as by [`AsyncFile::read_at`]. A read whose future is dropped has read nothing:
+/// Cached bytes are read at the first poll, as by [`AsyncFile::read_at`]. A read whose future is dropped has read nothing:
 /// the position is where it was, and the pages arrive in the cache. If a worker was reading for it, in a cache that is too small for what
 /// its readers want, the next read gets the worker's bytes: those of when the dropped read began.
 ///
 /// # Writes
 ///
-/// What need not wait is written at the first poll, as by [`AsyncFile::write_at`]; through a file that is open for
-/// appending it goes to the end, and the position follows. Otherwise up to 1 MiB (less in a small cache) is copied, the write
+/// Bytes that need not wait are written at the first poll, as by [`AsyncFile::write_at`]; through a file that is open for
+/// appending they go to the end, and the position follows. Otherwise up to 1 MiB (less in a small cache) is copied, the write
 /// is *accepted*, and a worker writes it. The next call waits until it is done. A write whose future is dropped while it is
 /// pending has written nothing.
 ///
@@ -124,7 +124,7 @@ impl TokioFile {
         &self.file
     }
 
-    /// The file, without its position. What was accepted is finished all the same.
+    /// The file, without its position. A write that was accepted is finished all the same.
     pub fn into_inner(self) -> AsyncFile {
         self.file
     }

@@ -27,7 +27,7 @@ impl Directory {
         self.set(path.as_ref(), &times.to_set(), true)
     }
 
-    /// Sets owner and group of what `path` leads to; what is `None` stays. As [`std::os::unix::fs::chown`].
+    /// Sets owner and group of what `path` leads to. A value of `None` is not changed. As [`std::os::unix::fs::chown`].
     ///
     /// # Errors
     /// As [`Directory::set_permissions`].

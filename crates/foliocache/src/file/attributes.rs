@@ -37,7 +37,7 @@ impl File {
         self.set_times(FileTimes::new().set_modified(time))
     }
 
-    /// Sets owner and group; what is `None` stays. As [`std::os::unix::fs::fchown`].
+    /// Sets owner and group. A value of `None` is not changed. As [`std::os::unix::fs::fchown`].
     ///
     /// # Errors
     /// As [`File::set_permissions`].

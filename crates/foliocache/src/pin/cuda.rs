@@ -20,7 +20,7 @@ use crate::parent_only::{Forked, ParentOnly};
 /// dropped; from [`FolioPin::register_cuda`].
 ///
 /// It may be moved to another thread and outlives the [`File`](crate::File). Dropping it unregisters the memory, then drops
-/// the pin; it blocks in the driver. Whatever a GPU does with the memory must have ended before. If the driver does not
+/// the pin; it blocks in the driver. All work of a GPU on the memory must have ended before. If the driver does not
 /// unregister the memory, the pin stays until the process ends, so that no GPU writes to memory that is another
 /// file's: [`Cache::pinned`](crate::Cache::pinned) shows it. In a forked child the drop does nothing.
 #[must_use = "the bytes are registered until it is dropped"]

@@ -174,7 +174,7 @@ enum WalkName {
     Path(PathBuf),
 }
 
-/// What a walk came to.
+/// An entry that a walk came to.
 #[derive(Clone, Debug)]
 pub struct WalkEntry {
     from: Arc<Directory>,
