@@ -168,7 +168,7 @@ enum WritebackArgument {
     /// SOURCE if the file was written.
     Close,
     /// After --dirty-age seconds, or when memory is short. A kill loses files that were closed in that time, except for small
-    /// new files on ext4 and XFS.
+    /// new files on ext4 and XFS, which are written as with begin.
     Delayed,
 }
 

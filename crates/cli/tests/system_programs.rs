@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, compile, run, shell};
+use common::{Folder, compile, no_root_or_fuse, run, shell};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -188,17 +188,13 @@ const LARGE: &str = "
     max = 262144
 ";
 
-/// All that fsx can do. Reads through mappings are few: fsx 0.3.2 never unmaps them, and with tens of
-/// thousands of mappings of one file the kernel does little else than go through their list.
+/// All that fsx can do without a mapping.
 const WEIGHTS: &str = "
     [weights]
     close_open = 1.0
-    invalidate = 1.0
     truncate = 1.0
     read = 10.0
     write = 10.0
-    mapread = 0.1
-    mapwrite = 10.0
     fsync = 1.0
     fdatasync = 1.0
     posix_fallocate = 1.0
@@ -208,29 +204,58 @@ const WEIGHTS: &str = "
     copy_file_range = 1.0
 ";
 
+/// All that fsx can do with a shared mapping. Reads through mappings are few: fsx 0.3.2 never unmaps them, and with tens of
+/// thousands of mappings of one file the kernel does little else than go through their list.
+const MAPPINGS: &str = "
+    invalidate = 1.0
+    mapread = 0.1
+    mapwrite = 10.0
+";
+
+/// For a mount that refuses shared mappings.
+const NO_MAPPINGS: &str = "
+    invalidate = 0.0
+    mapread = 0.0
+    mapwrite = 0.0
+";
+
 /// Seeds of the runs side by side; even ones have a large file.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
 /// Operations of one run of fsx.
 fn operations() -> u32 {
     let set = std::env::var("FOLIOCACHE_FSX_OPERATIONS").ok();
-    set.map_or(100_000, |text| text.parse().unwrap())
+    set.map_or(40_000, |text| text.parse().unwrap())
 }
 
+/// Runs fsx on mounts with `memory`, one for each mode of the kernel's cache.
 fn fsx_runs(memory: &str) {
+    if no_root_or_fuse() {
+        return;
+    }
     let fsx = fsx();
-    let folder = Folder::new(&format!("fsx-{memory}"));
+    for kernel_cache in ["none", "mapped", "all"] {
+        fsx_runs_with(&fsx, memory, kernel_cache);
+    }
+}
+
+fn fsx_runs_with(fsx: &Path, memory: &str, kernel_cache: &str) {
+    let folder = Folder::new(&format!("fsx-{memory}-{kernel_cache}"));
+    let mappings = match kernel_cache {
+        "none" => NO_MAPPINGS,
+        _ => MAPPINGS,
+    };
     let (small, large) = (
         folder.top().join("small.toml"),
         folder.top().join("large.toml"),
     );
-    fs::write(&small, WEIGHTS).unwrap();
-    fs::write(&large, format!("{LARGE}{WEIGHTS}")).unwrap();
-    let mounted = folder.mount(&["--memory", memory]);
+    fs::write(&small, format!("{WEIGHTS}{mappings}")).unwrap();
+    fs::write(&large, format!("{LARGE}{WEIGHTS}{mappings}")).unwrap();
+    let mounted = folder.mount(&["--memory", memory, "--kernel-cache", kernel_cache]);
     // Side by side, so that one file's pages push out the other's.
     thread::scope(|scope| {
         for seed in SEEDS {
-            let (fsx, folder) = (&fsx, &folder);
+            let folder = &folder;
             let config = if seed % 2 == 0 { &large } else { &small };
             scope.spawn(move || {
                 let mut command = Command::new(fsx);
@@ -247,7 +272,8 @@ fn fsx_runs(memory: &str) {
     mounted.end_well();
     for (seed, seen) in SEEDS.zip(seen) {
         let written = fs::read(folder.source().join(format!("file{seed}"))).unwrap();
-        assert!(seen == written, "file of seed {seed} with {memory}");
+        let kind = format!("{memory} and --kernel-cache {kernel_cache}");
+        assert!(seen == written, "file of seed {seed} with {kind}");
     }
 }
 

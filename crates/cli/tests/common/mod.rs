@@ -4,8 +4,11 @@
 pub(crate) mod memcg;
 pub(crate) mod programs;
 
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -64,6 +67,25 @@ impl Folder {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let point = format!(" {} ", self.mount_point().display());
         mounts.lines().any(|line| line.contains(&point))
+    }
+
+    /// Waits until the mount has answered every request of the kernel, also those that no program waits for, such as the
+    /// release of a closed file.
+    pub(crate) fn wait_for_answers(&self) {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let point = format!(" {} ", self.mount_point().display());
+        let line = mounts.lines().rfind(|line| line.contains(&point)).unwrap();
+        let device = line.split(' ').nth(2).unwrap().strip_prefix("0:").unwrap();
+        // The control file system need not be mounted: a mount of our own is in no tree.
+        let control = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+        fsconfig_create(control.as_fd()).unwrap();
+        let (flags, attributes) = (FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+        let connections = fsmount(control.as_fd(), flags, attributes).unwrap();
+        let (file, flags) = (format!("{device}/waiting"), OFlags::CLOEXEC);
+        wait_for("the answers of the mount", || {
+            let waiting = openat(&connections, &file, flags, Mode::empty()).unwrap();
+            io::read_to_string(File::from(waiting)).unwrap() == "0\n"
+        });
     }
 
     /// Mounts with `arguments` besides the two places.
