@@ -219,19 +219,19 @@ impl Snapshot {
                 files.hit_ratio(),
             ),
             counter(
-                "hits",
+                "hit_pages",
                 "Pages found that had been used before.",
-                files.hits as f64,
+                files.hit_pages as f64,
             ),
             counter(
-                "readahead_first_uses",
+                "readahead_first_used_pages",
                 "Pages found that had been read ahead, at their first use.",
-                files.readahead_first_uses as f64,
+                files.readahead_first_used_pages as f64,
             ),
             counter(
-                "misses",
+                "missed_pages",
                 "Pages that had to be brought in.",
-                files.misses as f64,
+                files.missed_pages as f64,
             ),
             counter(
                 "evicted_bytes",

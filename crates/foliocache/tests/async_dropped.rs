@@ -339,7 +339,7 @@ fn misses_wait_for_the_store_without_a_thread() {
     }
     let stats = file.blocking().stats().unwrap();
     assert_eq!(
-        (stats.resident_pages, stats.misses, stats.hits),
+        (stats.resident_pages, stats.missed_pages, stats.hit_pages),
         (READS as u64, READS as u64, 0)
     );
     assert_eq!(cache.stats().unwrap().memory.reserved_pages, 0);

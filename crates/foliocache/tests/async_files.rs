@@ -149,8 +149,8 @@ fn a_miss_counts_as_one() {
     assert_eq!(block_on(file.read_at(&mut back, 1 << 20)).unwrap(), 100);
     assert!(back == bytes[1 << 20..][..100]);
     let after = file.blocking().stats().unwrap();
-    assert_eq!(after.misses - before.misses, 1);
-    assert_eq!(after.hits - before.hits, 0);
+    assert_eq!(after.missed_pages - before.missed_pages, 1);
+    assert_eq!(after.hit_pages - before.hit_pages, 0);
     // Now it is there.
     at_once(file.read_exact_at(&mut back, 1 << 20)).unwrap();
 }

@@ -124,10 +124,10 @@ fn pages_stay_cached_while_nobody_has_the_directory() {
     let dir = cache.directory(source.path()).unwrap();
     dir.open("f").unwrap().read_exact_at(&mut buf, 0).unwrap();
     drop(dir);
-    let misses = cache.stats().unwrap().files.misses;
+    let misses = cache.stats().unwrap().files.missed_pages;
     let dir = cache.directory(source.path()).unwrap();
     dir.open("f").unwrap().read_exact_at(&mut buf, 0).unwrap();
-    assert_eq!(cache.stats().unwrap().files.misses, misses);
+    assert_eq!(cache.stats().unwrap().files.missed_pages, misses);
 }
 
 #[test]

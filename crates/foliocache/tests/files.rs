@@ -272,14 +272,17 @@ fn advice_brings_pages_in_and_drops_them() {
     let mut buf = vec![0; 8 * PAGE];
     file.read_exact_at(&mut buf, 8 * PAGE as u64).unwrap();
     assert!(buf == pattern(4, 64 * PAGE)[8 * PAGE..16 * PAGE]);
-    assert_eq!(file.stats().unwrap().misses, there.misses);
+    assert_eq!(file.stats().unwrap().missed_pages, there.missed_pages);
     file.advise(Advice::DontNeed, ..).unwrap();
     assert_eq!(file.stats().unwrap().resident_pages, 0);
     file.advise(Advice::Random, ..).unwrap();
     let before = file.stats().unwrap();
     file.read_exact_at(&mut buf[..1], 40 * PAGE as u64).unwrap();
     let after = file.stats().unwrap();
-    assert_eq!((after.resident_pages, after.misses), (1, before.misses + 1));
+    assert_eq!(
+        (after.resident_pages, after.missed_pages),
+        (1, before.missed_pages + 1)
+    );
     // Empty ranges mean nothing, not everything.
     file.advise(Advice::DontNeed, 5..5).unwrap();
     assert_eq!(file.stats().unwrap().resident_pages, 1);
@@ -299,7 +302,10 @@ fn figures_of_a_file() {
     }
     let read = file.stats().unwrap();
     assert_eq!(read.resident_pages, 32);
-    assert_eq!(read.hits + read.readahead_first_uses + read.misses, 32);
+    assert_eq!(
+        read.hit_pages + read.readahead_first_used_pages + read.missed_pages,
+        32
+    );
     assert!(read.readahead_pages > 0 && read.readahead_used_pages == read.readahead_pages);
     assert!(read.read_bytes >= 32 * PAGE as u64);
     file.write_all_at(&page, 0).unwrap();

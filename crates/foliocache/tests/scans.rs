@@ -31,7 +31,7 @@ fn scan(step: impl FnOnce(File) -> Box<dyn FnMut(u64)>) {
     for _ in 0..3 {
         (0..HOT_PAGES).for_each(|page| read(&hot, page, PAGE));
     }
-    let before = hot.stats().unwrap().misses;
+    let before = hot.stats().unwrap().missed_pages;
     let mut options = disk.dir.open_options();
     let mut step = step(options.read(true).write(true).open("cold").unwrap());
     let mut rng = Rng::new(1);
@@ -45,7 +45,7 @@ fn scan(step: impl FnOnce(File) -> Box<dyn FnMut(u64)>) {
             }
         }
     }
-    let missed = hot.stats().unwrap().misses - before;
+    let missed = hot.stats().unwrap().missed_pages - before;
     assert!(missed <= looks / 20, "{missed} of {looks} looks missed");
 }
 

@@ -162,11 +162,11 @@ pub struct FileStats {
     /// Pages of folios with DMA pins.
     pub pinned_pages: u64,
     /// Pages that reads found in the cache and that had been used before.
-    pub hits: u64,
+    pub hit_pages: u64,
     /// Pages that reads found in the cache and that had been brought in ahead of them: neither hits nor misses.
-    pub readahead_first_uses: u64,
+    pub readahead_first_used_pages: u64,
     /// Pages that reads and writes had to bring in.
-    pub misses: u64,
+    pub missed_pages: u64,
     /// Pages that reclaim took.
     pub evicted_pages: u64,
     /// Misses on folios that reclaim had taken shortly before.
@@ -223,9 +223,9 @@ impl FileStats {
     /// Hits as a share of all pages that reads touched, from 0 to 1; 0 before the first read. A file that is read once from
     /// its beginning to its end in whole pages has none, however well it was read ahead.
     pub fn hit_ratio(&self) -> f64 {
-        match self.hits + self.readahead_first_uses + self.misses {
+        match self.hit_pages + self.readahead_first_used_pages + self.missed_pages {
             0 => 0.0,
-            all => self.hits as f64 / all as f64,
+            all => self.hit_pages as f64 / all as f64,
         }
     }
 
@@ -257,9 +257,9 @@ impl AddressSpace {
     /// Adds what was done with the file to what was done with others.
     pub(crate) fn add_activity(&self, stats: &mut FileStats) {
         let counters = &self.counters;
-        stats.hits += self.hits.0.sum().unsigned_abs();
-        stats.misses += read(&counters.misses);
-        stats.readahead_first_uses += read(&counters.readahead_first_uses);
+        stats.hit_pages += self.hits.0.sum().unsigned_abs();
+        stats.missed_pages += read(&counters.misses);
+        stats.readahead_first_used_pages += read(&counters.readahead_first_uses);
         stats.evicted_pages += read(&counters.evictions);
         stats.refaults += read(&counters.refaults);
         stats.readahead_pages += read(&counters.readahead);

@@ -60,11 +60,11 @@ fn reads_of_folios_in_use_end_with_the_file_and_count_each_page() {
         (page, 0, 0),
         (u64::MAX, PAGE_SIZE, 0),
     ] {
-        let before = file.stats().hits;
+        let before = file.stats().hit_pages;
         let start = bytes.len().min(pos as usize);
         let end = bytes.len().min(start.saturating_add(len));
         assert_eq!(read(&file, pos, len), bytes[start..end], "{len} at {pos}");
-        assert_eq!(file.stats().hits - before, pages, "{len} at {pos}");
+        assert_eq!(file.stats().hit_pages - before, pages, "{len} at {pos}");
     }
 }
 
@@ -173,7 +173,7 @@ fn sequential_reads_are_few_and_large() {
     assert!(reads <= 16, "{reads} reads for 8 MiB");
     let stats = file.stats();
     assert_eq!(
-        stats.misses + stats.readahead_first_uses,
+        stats.missed_pages + stats.readahead_first_used_pages,
         2048,
         "no page is used twice"
     );
@@ -213,10 +213,14 @@ fn counting_the_hits_of_a_busy_file_is_charged() {
     }
     assert_eq!(mm.usage().metadata_bytes, idle + cells);
     assert_eq!(bdi.mapping_bytes(), cells);
-    assert_eq!(file.stats().hits, 4 * cells);
-    assert_eq!(mm.stats().files.hits, 4 * cells);
+    assert_eq!(file.stats().hit_pages, 4 * cells);
+    assert_eq!(mm.stats().files.hit_pages, 4 * cells);
     drop(file);
-    assert_eq!(mm.stats().files.hits, 4 * cells, "of a file that is gone");
+    assert_eq!(
+        mm.stats().files.hit_pages,
+        4 * cells,
+        "of a file that is gone"
+    );
     assert!(mm.usage().metadata_bytes <= idle);
     assert_eq!(bdi.mapping_bytes(), 0);
 }
@@ -230,19 +234,19 @@ fn hits_are_counted_without_room_for_cells() {
     while mm.frames().try_charge_metadata(64) {
         taken += 64;
     }
-    let before = file.stats().hits;
+    let before = file.stats().hit_pages;
     let reads = 4 * ShardedCounter::heap_bytes() as u64;
     for _ in 0..reads {
         read(&file, 0, 10);
     }
-    assert_eq!(file.stats().hits, before + reads);
+    assert_eq!(file.stats().hit_pages, before + reads);
     assert_eq!(bdi.mapping_bytes(), 0);
     mm.uncharge_metadata(taken);
     for _ in 0..reads {
         read(&file, 0, 10);
     }
     assert!(bdi.mapping_bytes() > 0);
-    assert_eq!(file.stats().hits, before + 2 * reads);
+    assert_eq!(file.stats().hit_pages, before + 2 * reads);
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn large_chunks_come_back_after_fragmentation() {
         assert!(found == bytes[at..at + PAGE_SIZE], "page {page}");
     }
     let after = stays.stats();
-    assert_eq!(after.misses, before.0.misses, "{after:?}");
+    assert_eq!(after.missed_pages, before.0.missed_pages, "{after:?}");
     assert_eq!(after.evicted_pages, 0, "{after:?}");
     for chunk in fresh.into_iter().chain(chunks) {
         mm.frames().free(chunk, MAX_ORDER);

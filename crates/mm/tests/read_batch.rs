@@ -250,7 +250,7 @@ fn all_misses_are_on_their_way_before_one_is_waited_for() {
         }
     });
     let stats = files[0].stats();
-    assert_eq!((stats.misses, stats.readahead_pages), (71, 0));
+    assert_eq!((stats.missed_pages, stats.readahead_pages), (71, 0));
     drop(files);
     assert_empty(&mm);
 }
@@ -351,7 +351,7 @@ fn hits_count_as_those_of_single_reads() {
     let places: Vec<Place> = (0..100)
         .map(|i| (i % 3 % 2, i as u64 * 777, 50 + i * 30))
         .collect();
-    let hits = || files.each_ref().map(|file| file.stats().hits);
+    let hits = || files.each_ref().map(|file| file.stats().hit_pages);
     let single = || {
         let before = hits();
         for &(which, pos, len) in &places {
@@ -380,7 +380,7 @@ fn a_batch_keeps_pages_in_the_cache_as_single_reads_do() {
     handle.advise(foliocache_mm::Access::Random);
     let hot: Vec<Place> = (0..64).map(|i| (0, i * 3 * PAGE, 64)).collect();
     batch(&files, &handle, &hot);
-    let misses = files[0].stats().misses;
+    let misses = files[0].stats().missed_pages;
     for round in 0..3 {
         batch(&files, &handle, &hot);
         batch(&files, &handle, &hot);
@@ -395,7 +395,7 @@ fn a_batch_keeps_pages_in_the_cache_as_single_reads_do() {
                 .unwrap();
         }
     }
-    assert_eq!(files[0].stats().misses, misses, "they were in use");
+    assert_eq!(files[0].stats().missed_pages, misses, "they were in use");
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn read_in_place_sees_what_a_read_returns() {
     let file = file(&bdi, &Store::with(&pattern(1, 0, 3 * PAGE_SIZE + 100)));
     let whole = read(&file, 0, 4 * PAGE_SIZE);
     let handle = ReadaheadState::new();
-    let hits = file.stats().hits;
+    let hits = file.stats().hit_pages;
     for (pos, len) in [(0, PAGE_SIZE), (PAGE_SIZE + 5, 50), (3 * PAGE_SIZE, 100)] {
         let seen = file.read_in_place(&handle, &Iocb::at(pos as u64), len, <[u8]>::to_vec);
         assert_eq!(seen.unwrap(), whole[pos..pos + len]);
@@ -32,7 +32,7 @@ fn read_in_place_sees_what_a_read_returns() {
         <[u8]>::to_vec,
     );
     assert_eq!(seen.unwrap(), whole[3 * PAGE_SIZE + 90..]);
-    assert!(file.stats().hits >= hits + 4, "it counts as reading");
+    assert!(file.stats().hit_pages >= hits + 4, "it counts as reading");
     drop(file);
     assert_eq!(mm.usage().in_use_pages, 0);
 }

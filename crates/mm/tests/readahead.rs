@@ -190,7 +190,11 @@ fn sixteen_interleaved_streams_are_read_as_one_after_the_other() {
     }
     for rig in [&one_handle, &many_handles] {
         let stats = rig.settled();
-        assert!(stats.misses <= 16 * 8 * 16, "{} misses", stats.misses);
+        assert!(
+            stats.missed_pages <= 16 * 8 * 16,
+            "{} misses",
+            stats.missed_pages
+        );
         // Each stream begins small and shares the budget with fifteen others.
         let (reads, few) = (rig.nr_reads(), alone.nr_reads());
         assert!(reads <= 8 * few.max(64), "{reads} reads, {few} for one");
@@ -212,7 +216,7 @@ fn a_sequential_reader_meets_its_pages_on_their_way_or_there() {
         rig.read(&handle, at, 4);
     }
     let stats = rig.settled();
-    assert!(stats.misses <= 200, "{} misses", stats.misses);
+    assert!(stats.missed_pages <= 200, "{} misses", stats.missed_pages);
     assert_eq!(
         stats.read_bytes,
         32_768 * PAGE_SIZE as u64,
@@ -231,7 +235,7 @@ fn a_backward_reader_is_read_ahead_of() {
         rig.read(&handle, 8_192 - 8 * step, 8);
     }
     let stats = rig.settled();
-    assert!(stats.misses <= 100, "{} misses", stats.misses);
+    assert!(stats.missed_pages <= 100, "{} misses", stats.missed_pages);
     assert_eq!(rig.pages_read(), 8_192);
     assert!(rig.nr_reads() <= 8_192 / 32, "{} reads", rig.nr_reads());
 }
@@ -246,7 +250,7 @@ fn a_strided_reader_is_read_ahead_of_without_the_gaps() {
             rig.read(&handle, (base + element * stride) as u64, 4);
         }
         let stats = rig.settled();
-        assert!(stats.misses <= 200, "{} misses", stats.misses);
+        assert!(stats.missed_pages <= 200, "{} misses", stats.missed_pages);
         let pages = rig.pages_read();
         assert!(pages <= 4 * (900 + 100), "{pages} pages for {}", 4 * 900);
     }
@@ -424,9 +428,9 @@ fn a_loop_over_more_than_the_cache_hits_what_stayed() {
 fn lookups(rig: &Rig, before: &FileStats) -> (u64, u64, u64) {
     let now = rig.settled();
     (
-        now.hits - before.hits,
-        now.readahead_first_uses - before.readahead_first_uses,
-        now.misses - before.misses,
+        now.hit_pages - before.hit_pages,
+        now.readahead_first_used_pages - before.readahead_first_used_pages,
+        now.missed_pages - before.missed_pages,
     )
 }
 
@@ -472,11 +476,11 @@ fn random_reads_are_misses_and_then_hits() {
     }
     let before = rig.settled();
     assert_eq!(
-        (before.hits, before.readahead_first_uses),
+        (before.hit_pages, before.readahead_first_used_pages),
         (0, 0),
         "{before}"
     );
-    assert_eq!(before.misses, 128);
+    assert_eq!(before.missed_pages, 128);
     for &first in &firsts {
         rig.read(&handle, first, 16);
     }

@@ -275,7 +275,7 @@ fn no_foreign_byte_is_ever_read() {
         "{} evictions",
         stats.evicted_pages
     );
-    assert!(stats.hits > reads / 4, "{} hits", stats.hits);
+    assert!(stats.hit_pages > reads / 4, "{} hits", stats.hit_pages);
     files.iter().for_each(|file| file.sync().unwrap());
     drop(files);
     assert_empty(&mm);
@@ -343,7 +343,10 @@ fn a_scan_leaves_the_hot_set_alone() {
         read_page(&hot, &hot_handle, random.below(hot_pages));
     }
     let after = hot.stats();
-    let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
+    let (hits, misses) = (
+        after.hit_pages - before.hit_pages,
+        after.missed_pages - before.missed_pages,
+    );
     let ratio = hits as f64 / (hits + misses) as f64;
     assert!(ratio > 0.95, "{hits} hits, {misses} misses");
     assert!(
@@ -371,9 +374,9 @@ fn a_loop_is_promoted_by_its_refaults() {
     }
     let mut misses = Vec::new();
     for _ in 0..8 {
-        let before = round.stats().misses;
+        let before = round.stats().missed_pages;
         (0..loop_pages).for_each(|page| read_page(&round, &handle, page));
-        misses.push(round.stats().misses - before);
+        misses.push(round.stats().missed_pages - before);
     }
     let stats = round.stats();
     assert_eq!(misses[0], loop_pages, "{misses:?}");
@@ -396,9 +399,9 @@ fn a_loop_larger_than_the_cache_hits_for_the_most_part() {
     handle.advise(Access::Random);
     let mut misses = Vec::new();
     for _ in 0..8 {
-        let before = round.stats().misses;
+        let before = round.stats().missed_pages;
         (0..loop_pages).for_each(|page| read_page(&round, &handle, page));
-        misses.push(round.stats().misses - before);
+        misses.push(round.stats().missed_pages - before);
     }
     assert_eq!(misses[0], loop_pages, "{misses:?}");
     assert!(misses[7] < loop_pages / 2, "{misses:?} of {loop_pages}");

@@ -71,10 +71,10 @@ fn views_count_as_reads() {
     let (_mm, bdi) = storage(8);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 2 * PAGE_SIZE)));
     drop(view(&file, 0, 10));
-    assert_eq!((file.stats().misses, file.stats().hits), (1, 0));
+    assert_eq!((file.stats().missed_pages, file.stats().hit_pages), (1, 0));
     drop(view(&file, 0, 10));
     drop(view(&file, PAGE, 10));
-    assert_eq!((file.stats().misses, file.stats().hits), (1, 2));
+    assert_eq!((file.stats().missed_pages, file.stats().hit_pages), (1, 2));
     let nowait = Iocb {
         nowait: true,
         ..Iocb::at(0)

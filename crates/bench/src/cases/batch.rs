@@ -312,7 +312,7 @@ fn ours(turns: &Turns, memory: u64, at_once: usize) -> io::Result<Warming> {
     let mut reads = RandomReads::new(&trace(memory));
     let to = Mutex::new(vec![0; MANY * PAGE]);
     Ok(turns.cache(move |len, until| {
-        let missed = || Ok(file.stats()?.misses);
+        let missed = || Ok(file.stats()?.missed_pages);
         match at_once {
             1 => {
                 let read = |_, to: &mut [u8], pos| whole(file.read_at(to, pos)?, len);

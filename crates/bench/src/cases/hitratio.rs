@@ -308,7 +308,7 @@ impl Policy for Ours {
     fn read(&mut self, page: u32) -> io::Result<bool> {
         let pos = u64::from(page) * PAGE as u64;
         whole(self.file.read_at(&mut self.page.0, pos)?, PAGE)?;
-        let misses = self.file.stats()?.misses;
+        let misses = self.file.stats()?.missed_pages;
         let hit = misses == self.misses;
         self.misses = misses;
         Ok(hit)

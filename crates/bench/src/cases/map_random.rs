@@ -195,6 +195,6 @@ fn mapped(turns: &Turns, memory: u64, faults: MappingFaults, trace: &Trace) -> i
     let mut reads = RandomReads::new(trace);
     Ok(turns.cache(move |len, until| {
         let read = |_, part: &mut [u8], pos| read(&mapping, part, pos);
-        reads.run(until, len, read, || Ok(file.stats()?.misses))
+        reads.run(until, len, read, || Ok(file.stats()?.missed_pages))
     }))
 }

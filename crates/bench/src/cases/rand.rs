@@ -190,7 +190,7 @@ fn beside_others(
             let read = files[who].read_at(part, pos);
             whole(read.map_err(io::Error::from)?, len)
         };
-        reads.run(until, len, read, || Ok(files[0].stats()?.misses))
+        reads.run(until, len, read, || Ok(files[0].stats()?.missed_pages))
     });
     let kernel = turns.kernel(kernel, FILE_KERNEL, Way::Call);
     let path = turns.place.path(FILE_KERNEL);

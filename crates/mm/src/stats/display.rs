@@ -37,9 +37,9 @@ impl FileStats {
                 format!(
                     "{:.1} %: {} hits, {} first uses of readahead, {} misses",
                     self.hit_ratio() * 100.0,
-                    Count(self.hits),
-                    Count(self.readahead_first_uses),
-                    Count(self.misses),
+                    Count(self.hit_pages),
+                    Count(self.readahead_first_used_pages),
+                    Count(self.missed_pages),
                 ),
             ),
             (
@@ -268,9 +268,9 @@ mod tests {
             resident_pages: 256,
             folios: 3,
             dirty_pages: 2,
-            hits: 9_000,
-            readahead_first_uses: 500,
-            misses: 500,
+            hit_pages: 9_000,
+            readahead_first_used_pages: 500,
+            missed_pages: 500,
             throttled: Duration::from_millis(1500),
             ..FileStats::default()
         };
