@@ -12,6 +12,7 @@ use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, OpenFile};
 use std::fmt;
 use std::ops::{Range, RangeBounds};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use crate::error::{Error, Operation, Result};
 use crate::file::{File, bytes_of};
@@ -55,6 +56,10 @@ pub struct Mapping {
     vma: ParentOnly<Vma>,
     file: File,
 }
+
+// As `Directory`.
+impl UnwindSafe for Mapping {}
+impl RefUnwindSafe for Mapping {}
 
 impl Forked for Vma {
     fn check_fork(&self) -> Result<(), Errno> {

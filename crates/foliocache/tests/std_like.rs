@@ -4,8 +4,8 @@ mod common;
 
 use common::{Disk, PAGE, cache, pattern};
 use foliocache::{
-    Cache, Credentials, Directory, DirectoryOptions, Errno, Error, File, FileKind, FileTimes,
-    Permissions, Result,
+    AsyncDirectory, AsyncFile, Cache, Credentials, Directory, DirectoryOptions, Errno, Error, File,
+    FileKind, FileTimes, Mapping, Permissions, Result,
 };
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -425,6 +425,9 @@ fn handles_cross_panics_and_threads_as_those_of_std_do() {
     is::<Cache>();
     is::<Directory>();
     is::<File>();
+    is::<Mapping>();
+    is::<AsyncDirectory>();
+    is::<AsyncFile>();
     fn is_error<T: Clone + std::error::Error + Send + Sync + 'static>() {}
     is_error::<Error>();
     let dir = cache(16).memfs().unwrap();

@@ -20,6 +20,7 @@ use foliocache_vfs::{OpenHow, RenameMode};
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
 use super::offload::Offload;
@@ -84,6 +85,10 @@ pub struct AsyncDirectory {
     offload: Arc<ParentOnly<Offload>>,
     stragglers: Arc<Stragglers>,
 }
+
+// As `Directory`.
+impl UnwindSafe for AsyncDirectory {}
+impl RefUnwindSafe for AsyncDirectory {}
 
 impl Directory {
     /// This directory, for async callers.

@@ -53,6 +53,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::IoSliceMut;
 use std::ops::RangeBounds;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::task::Poll;
 
 use self::buffers::Buffer;
@@ -121,6 +122,10 @@ pub struct AsyncFile {
     offload: Arc<ParentOnly<Offload>>,
     stragglers: Arc<Stragglers>,
 }
+
+// As `Directory`.
+impl UnwindSafe for AsyncFile {}
+impl RefUnwindSafe for AsyncFile {}
 
 /// Figures of the workers that serve the async files and directories of one file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
