@@ -219,17 +219,17 @@ impl Snapshot {
                 files.hit_ratio(),
             ),
             counter(
-                "hit_pages",
+                "hits",
                 "Pages found that had been used before.",
                 files.hit_pages as f64,
             ),
             counter(
-                "readahead_first_used_pages",
+                "readahead_first_uses",
                 "Pages found that had been read ahead, at their first use.",
                 files.readahead_first_used_pages as f64,
             ),
             counter(
-                "missed_pages",
+                "misses",
                 "Pages that had to be brought in.",
                 files.missed_pages as f64,
             ),

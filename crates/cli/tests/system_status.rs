@@ -54,7 +54,7 @@ fn status_tells_what_a_mount_does() {
     assert_eq!(fs::read(place.join("file")).unwrap(), content);
     let cold = status(&place);
     assert!(number(&cold, "hit_ratio") < 0.1, "{cold:#}");
-    let seen = number(&cold, "missed_pages") + number(&cold, "readahead_first_used_pages");
+    let seen = number(&cold, "misses") + number(&cold, "readahead_first_uses");
     assert!(seen >= 4096.0 * 0.9, "{cold:#}");
     for _ in 0..9 {
         assert_eq!(fs::read(place.join("file")).unwrap(), content);
@@ -366,7 +366,7 @@ fn metrics_are_those_of_status() {
         let numbers = now.as_object().unwrap().iter();
         let numbers = numbers.filter(|(name, value)| value.is_number() && *name != "pid");
         assert_eq!(samples.len(), numbers.count());
-        for name in ["foliocache_memory_bytes ", "foliocache_hit_pages_total "] {
+        for name in ["foliocache_memory_bytes ", "foliocache_hits_total "] {
             assert!(body.contains(name), "{body}");
         }
         // The two were asked one after the other.

@@ -37,13 +37,17 @@ fn inside(test: &str, options: &str, script: &str) -> bool {
         return false;
     }
     let program = env::current_exe().expect("this program");
-    let status = unshare()
+    let output = unshare()
         .args(["sh", "-euc"])
         .arg(format!("{script}; exec \"$0\" --exact {test} --nocapture"))
         .arg(program)
         .env(INSIDE, "1")
-        .status();
-    assert!(status.expect("unshare").success(), "{test}");
+        .output();
+    let output = output.expect("unshare");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let passed = output.status.success() && told.contains("1 passed");
+    assert!(passed, "{test}: {told}{errors}");
     false
 }
 
@@ -169,4 +173,7 @@ fn changes_of_a_layered_file_system_are_seen_by_time() {
         world.sees_changes(&format!("{dir}"));
     }
     assert_eq!(world.fs.stats().watches, 0);
+    drop(world);
+    let unmounted = Command::new("umount").arg(source.path()).status();
+    assert!(unmounted.expect("umount").success());
 }

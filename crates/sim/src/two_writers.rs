@@ -265,6 +265,7 @@ impl<W: Way> World<'_, W> {
     }
 
     fn sync(&mut self) {
+        self.learn();
         self.log.push("sync".into());
         self.way.sync();
         self.dirty.clear();

@@ -333,7 +333,7 @@ impl AttrCell {
         result
     }
 
-    /// As [`AttrCell::update`], with what the store said: that is no doubt of it.
+    /// As [`AttrCell::update`], with what the store said: that is no doubt of it, but for invariant 6.
     pub fn take_over<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
         self.update_locked(&mut self.doubts.lock(), change)
     }

@@ -30,8 +30,8 @@
 //! *Protects*: `opens` the counts of handles; it serialises opening, closing, the comparison with the
 //! source, and the making of the address space. `syncing` the descriptors' error state: the kernel tells
 //! an error once a descriptor, so one call at a time asks for it. *Order*: `opens`, then the address
-//! space's locks, then `syncing` or `stamping`; the lock of the attributes, then `io`, which is innermost and not held
-//! across I/O.
+//! space's locks, then `syncing` or `stamping`; the lock of the attributes, then `io`, which is not held
+//! across I/O; then that of the queue of [`writers`](super::writers), which does not wait.
 
 use super::batch::{Batch, Room};
 use super::file::Descriptors;
@@ -380,10 +380,11 @@ impl FileState {
     /// A change of our own is over; `stat` is what the source shows now, if somebody looked. It is
     /// remembered only if no other change was under way beside it, which the look may have missed.
     pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> StatSample {
+        // While this is held the file gets no other. It may be the last reference, which goes after the lock.
+        let marked;
         let mut io = self.io.lock();
         let later = || io.marked.clone().filter(|it| it.counts(change.number));
-        // While this is held the file gets no other.
-        let marked = change.marked.clone().or_else(later);
+        marked = change.marked.clone().or_else(later);
         if let Some(marked) = &marked {
             drop(io);
             marked.end_change();

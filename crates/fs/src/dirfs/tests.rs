@@ -148,9 +148,21 @@ fn mark(fs: &DirFs, node: &NodeOps) -> Arc<MarkedFile> {
     io.marked.clone().expect("a mark")
 }
 
+fn lacks_fanotify() -> bool {
+    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    let lacks = missing.split(',').any(|name| name == "fanotify");
+    if lacks {
+        eprintln!("SKIPPED: there is no fanotify");
+    }
+    lacks
+}
+
 /// The kernel tells of the writes of this process, too.
 #[test]
 fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
+    if lacks_fanotify() {
+        return;
+    }
     let source = tempfile::tempdir().expect("a directory");
     let (fs, node) = with_file(source.path(), DirFsOptions::default());
     let file = node.file();
@@ -175,6 +187,30 @@ fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
     assert!(!file.io.lock().written_by_others);
     write();
     assert!(marked.has_news(), "past the cache");
+}
+
+#[test]
+fn a_change_that_ends_before_the_file_has_its_new_mark_is_ours() {
+    if lacks_fanotify() {
+        return;
+    }
+    let source = tempfile::tempdir().expect("a directory");
+    let (_fs, node) = with_file(source.path(), DirFsOptions::default());
+    let file = node.file();
+    file.count_writer(&mut file.opens.lock(), true);
+    let fds = node.open_descriptors(true).expect("descriptors").0;
+    let writers = &node.shared.writers;
+    let marked = writers.mark(&fds.buffered, node.identity.dev);
+    let marked = Arc::new(marked.expect("a mark"));
+    let change = file.begin_change(LocalChange::Data);
+    thread::sleep(Duration::from_millis(30));
+    std::fs::write(source.path().join("file"), "x").expect("write");
+    node.end_change(change, None);
+    file.set_marked(&marked);
+    marked.marked();
+    file.times.changed();
+    node.restamp(&fds).expect("the time is set");
+    assert!(!file.io.lock().written_by_others && !marked.has_news());
 }
 
 /// An open that asks makes two calls: what the second says is not asked for again.

@@ -23,8 +23,8 @@
 //! # Memory ordering
 //!
 //! `known` is `Relaxed`: it is stored with the lock of the file's `io` held, and who reads an older one looks at the
-//! source once more. `changed_until` is stored with the lock of `queue` held, before the change is over for its file, whose lock
-//! orders it.
+//! source once more. `changed_until` is stored before the change is over for its file, whose lock
+//! orders it, and `changes_before` with that lock held.
 
 use super::state::nanoseconds;
 use super::watch::WATCH_BYTES;
@@ -198,6 +198,9 @@ impl MarkedFile {
     /// Context: `io` held.
     pub(super) fn count_under_way(&self, under_way: u32, changes: u64) {
         self.changes_before.store(changes, Ordering::Relaxed);
+        // Some may have ended since it was made.
+        let now = nanoseconds(realtime());
+        self.changed_until.store(now, Ordering::Relaxed);
         if let Some(told) = self.writers.queue.lock().files.get_mut(&self.handle) {
             told.ours += under_way;
         }
