@@ -15,7 +15,7 @@
 //! let mut word = [0; 5];
 //! file.read_exact_at(&mut word, 0)?; // no system call
 //! assert_eq!(&word, b"hello");
-//! println!("{} hits", cache.stats()?.files.hits);
+//! println!("{} hits", cache.stats()?.files.hit_pages);
 //! cache.close()?; // writes everything back, or names each file that failed
 //! # Ok(())
 //! # }

@@ -325,9 +325,10 @@ impl AttrCell {
         let mut lock = self.doubts.lock();
         // Relaxed: under the lock.
         let of_store = || [0, 1].map(|at| self.words[at].load(Ordering::Relaxed));
-        let before = of_store();
+        let before = (of_store(), *lock);
         let result = self.update_locked(&mut lock, change);
-        if of_store() != before && self.has_store() {
+        let (words, doubts) = before;
+        if of_store() != words && *lock == doubts && self.has_store() {
             *lock = lock.wrapping_add(1);
         }
         result
@@ -748,7 +749,7 @@ mod tests {
         stored.update(change);
         alone.update(change);
         assert_eq!((stored.doubts(), alone.doubts()), (before.0 + 1, before.1));
-        stored.take_over(change);
+        stored.take_over(|attributes| attributes.mode = 0o600);
         assert_eq!(stored.doubts(), before.0 + 1);
     }
 
