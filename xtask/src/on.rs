@@ -17,7 +17,7 @@ const IMAGE: u64 = 1 << 30;
 /// The user that is not root, nobody.
 pub(crate) const OTHER: &str = "65534";
 
-/// How many it has, and no more: the usual soft limit, as the hard one.
+/// The descriptors of that user: the usual soft limit, and no right to more.
 const DESCRIPTORS: &str = "--nofile=1024:1024";
 
 /// What to run, and where.

@@ -325,10 +325,9 @@ impl AttrCell {
         let mut lock = self.doubts.lock();
         // Relaxed: under the lock.
         let of_store = || [0, 1].map(|at| self.words[at].load(Ordering::Relaxed));
-        let before = (of_store(), *lock);
+        let (before, doubts) = (of_store(), *lock);
         let result = self.update_locked(&mut lock, change);
-        let (words, doubts) = before;
-        if of_store() != words && *lock == doubts && self.has_store() {
+        if of_store() != before && *lock == doubts && self.has_store() {
             *lock = lock.wrapping_add(1);
         }
         result

@@ -282,14 +282,16 @@ impl FileState {
         }
     }
 
-    /// Gives the file a mark if it is open for writing. Returns the one that it had.
-    pub(super) fn set_marked(&self, marked: &Arc<MarkedFile>) -> Option<Arc<MarkedFile>> {
+    /// Gives the file its new mark, if it is open for writing. It has no other, by invariant 1 of
+    /// [`writers`](super::writers).
+    pub(super) fn set_marked(&self, marked: &Arc<MarkedFile>) {
         let mut io = self.io.lock();
-        if !io.writing {
-            return None;
+        if io.writing {
+            marked.count_under_way(io.changing, io.changes);
+            io.marked = Some(marked.clone());
         }
-        marked.count_under_way(io.changing, io.changes);
-        io.marked.replace(marked.clone())
+        drop(io);
+        marked.end_marking();
     }
 
     /// Closes the descriptors if nothing is left to be written or flushed.

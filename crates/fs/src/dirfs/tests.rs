@@ -4,6 +4,7 @@ mod batch;
 mod durability;
 
 use super::NodeOps;
+use super::file::Descriptors;
 use super::state::LocalChange;
 use super::stats::Fallback;
 use super::sync_calls::SyncCall;
@@ -135,41 +136,43 @@ fn without_rings_or_direct_io_it_is_done_on_the_spot() {
     reads(&with_file(source.path(), DirFsOptions::default()).1);
 }
 
-/// Marks the file of `node`, which is open for writing, as one that is written back soon after each write.
-fn mark(fs: &DirFs, node: &NodeOps) -> Arc<MarkedFile> {
+/// A file that is open for writing, and can be marked; `None` where the machine is known to lack what that needs.
+fn with_writer(source: &Path) -> Option<(DirFs, NodeOps, Arc<Descriptors>)> {
+    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
+    if missing.split(',').any(|name| name == "fanotify") {
+        eprintln!("SKIPPED: there is no fanotify");
+        return None;
+    }
+    let (fs, node) = with_file(source, DirFsOptions::default());
+    let file = node.file();
+    file.count_writer(&mut file.opens.lock(), true);
     let fds = node.open_descriptors(true).expect("descriptors").0;
+    Some((fs, node, fds))
+}
+
+/// Marks the file as one that is written back soon after each write.
+fn mark(fs: &DirFs, node: &NodeOps, fds: &Descriptors) -> Arc<MarkedFile> {
     let begun = Instant::now();
     while fs.stats().watched_files == 0 {
         assert!(begun.elapsed() < LONG, "never marked");
         node.attributes.data_changed();
-        node.is_marked_or_marks(&fds);
+        node.is_marked_or_marks(fds);
     }
     let io = node.file().io.lock();
     io.marked.clone().expect("a mark")
 }
 
-fn lacks_fanotify() -> bool {
-    let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
-    let lacks = missing.split(',').any(|name| name == "fanotify");
-    if lacks {
-        eprintln!("SKIPPED: there is no fanotify");
-    }
-    lacks
-}
-
 /// The kernel tells of the writes of this process, too.
 #[test]
 fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
-    if lacks_fanotify() {
-        return;
-    }
     let source = tempfile::tempdir().expect("a directory");
-    let (fs, node) = with_file(source.path(), DirFsOptions::default());
+    let Some((fs, node, fds)) = with_writer(source.path()) else {
+        return;
+    };
     let file = node.file();
     let write = || std::fs::write(source.path().join("file"), "x").expect("write");
-    file.count_writer(&mut file.opens.lock(), true);
     let before = file.begin_change(LocalChange::Data);
-    let marked = mark(&fs, &node);
+    let marked = mark(&fs, &node, &fds);
     write();
     let beside = file.begin_change(LocalChange::Data);
     node.end_change(before, None);
@@ -181,7 +184,6 @@ fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
     thread::sleep(Duration::from_millis(30));
     write();
     file.times.changed();
-    let fds = node.open_descriptors(true).expect("descriptors").0;
     node.restamp(&fds).expect("the time is set");
     node.end_change(next, None);
     assert!(!file.io.lock().written_by_others);
@@ -191,14 +193,11 @@ fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
 
 #[test]
 fn a_change_that_ends_before_the_file_has_its_new_mark_is_ours() {
-    if lacks_fanotify() {
-        return;
-    }
     let source = tempfile::tempdir().expect("a directory");
-    let (_fs, node) = with_file(source.path(), DirFsOptions::default());
+    let Some((_fs, node, fds)) = with_writer(source.path()) else {
+        return;
+    };
     let file = node.file();
-    file.count_writer(&mut file.opens.lock(), true);
-    let fds = node.open_descriptors(true).expect("descriptors").0;
     let writers = &node.shared.writers;
     let marked = writers.mark(&fds.buffered, node.identity.dev);
     let marked = Arc::new(marked.expect("a mark"));
@@ -207,7 +206,6 @@ fn a_change_that_ends_before_the_file_has_its_new_mark_is_ours() {
     std::fs::write(source.path().join("file"), "x").expect("write");
     node.end_change(change, None);
     file.set_marked(&marked);
-    marked.marked();
     file.times.changed();
     node.restamp(&fds).expect("the time is set");
     assert!(!file.io.lock().written_by_others && !marked.has_news());

@@ -90,9 +90,7 @@ impl DirNode {
         let Ok(marked) = marked.map(Arc::new) else {
             return false;
         };
-        let before = file.set_marked(&marked);
-        marked.marked();
-        drop(before);
+        file.set_marked(&marked);
         false
     }
 

@@ -101,8 +101,8 @@ impl Writers {
         self.len() as u64 * WATCH_BYTES
     }
 
-    /// Marks the file that `fd` is open for, on device `dev`. What this process writes to it is taken for ours until the file
-    /// [has the mark](MarkedFile::marked).
+    /// Marks the file that `fd` is open for, on device `dev`. What this process writes to it is taken for ours until
+    /// [`MarkedFile::end_marking`].
     ///
     /// # Errors
     /// `EEXIST` if it is marked, `EAGAIN` if the bound has no room for the mark now, those of [`Fanotify::new`] and
@@ -214,7 +214,7 @@ impl MarkedFile {
     }
 
     /// The file has the mark. Context: `io` not held.
-    pub(super) fn marked(&self) {
+    pub(super) fn end_marking(&self) {
         self.told(|told| told.ours -= 1);
     }
 
