@@ -21,7 +21,8 @@
 //!
 //! Each turn of operations begins with a batch that is not counted: the turn before has filled the
 //! processor's caches with its own. Several threads of one contestant begin at one moment, agreed on
-//! by clock.
+//! by clock. Where they are more than the processors, the scheduler gives a turn of half a millisecond to the first
+//! of them alone, so each turn takes all of the figure's time.
 
 use std::io;
 use std::thread;
@@ -102,7 +103,12 @@ fn run_match(
         .iter()
         .any(|contestant| matches!(contestant.work, Work::Pass { .. }));
     let whole = Duration::from_secs_f64(settings.seconds);
-    let laps = match passes {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let crowd = one
+        .contestants
+        .iter()
+        .any(|contestant| contestant.work.threads() > processors);
+    let laps = match passes || crowd {
         true => 1,
         false => whole.as_micros().div_ceil(TURN.as_micros()).max(1) as u32,
     };
@@ -241,43 +247,60 @@ impl Contestant {
     }
 }
 
-/// Operations a second, of all threads together.
+/// Operations a second of all threads together, from the moment agreed on until the last thread ends.
 fn operations(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<f64> {
-    match workers {
+    let (start, operations, end) = match workers {
         [alone] => {
             alone.batch()?;
-            work(alone.as_mut(), Instant::now(), time)
+            let start = Instant::now();
+            let (operations, end) = work(alone.as_mut(), start + time)?;
+            (start, operations, end)
         }
-        many => thread::scope(|scope| {
+        many => {
             let start = Instant::now() + RENDEZVOUS;
-            let threads: Vec<_> = many
-                .iter_mut()
-                .map(|worker| {
-                    scope.spawn(move || {
-                        worker.batch()?;
-                        while Instant::now() < start {
-                            std::hint::spin_loop();
-                        }
-                        work(worker.as_mut(), start.max(Instant::now()), time)
-                    })
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("a worker does not panic"))
-                .sum()
-        }),
-    }
+            let (operations, end) = together(many, start, start + time)?;
+            (start, operations, end)
+        }
+    };
+    Ok(operations as f64 / (end - start).as_secs_f64())
 }
 
-/// Works from `start` on for so long; returns operations a second.
-fn work(worker: &mut dyn Worker, start: Instant, time: Duration) -> io::Result<f64> {
+/// Works on a thread for each worker from `start` to `until`; returns the operations of all, and when the last ended.
+fn together(
+    workers: &mut [Box<dyn Worker>],
+    start: Instant,
+    until: Instant,
+) -> io::Result<(u64, Instant)> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .map(|worker| {
+                scope.spawn(move || {
+                    worker.batch()?;
+                    while Instant::now() < start {
+                        std::hint::spin_loop();
+                    }
+                    work(worker.as_mut(), until)
+                })
+            })
+            .collect();
+        let mut all = (0, until);
+        for thread in threads {
+            let (operations, end) = thread.join().expect("a worker does not panic")?;
+            all = (all.0 + operations, all.1.max(end));
+        }
+        Ok(all)
+    })
+}
+
+/// Works until then; returns the operations, and when the last of them ended.
+fn work(worker: &mut dyn Worker, until: Instant) -> io::Result<(u64, Instant)> {
     let mut operations = 0;
     loop {
         operations += worker.batch()?;
-        let elapsed = start.elapsed();
-        if elapsed >= time {
-            return Ok(operations as f64 / elapsed.as_secs_f64());
+        let now = Instant::now();
+        if now >= until {
+            return Ok((operations, now));
         }
     }
 }
@@ -285,6 +308,7 @@ fn work(worker: &mut dyn Worker, start: Instant, time: Duration) -> io::Result<f
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foliocache_sys::clock::thread_cpu_time;
     use std::sync::{Arc, Mutex};
 
     const fn first(who: usize) -> Turn {
@@ -296,6 +320,42 @@ mod tests {
 
     const fn control(who: usize) -> Turn {
         Turn { who, control: true }
+    }
+
+    #[test]
+    fn a_crowd_does_no_more_operations_than_the_processors_can() {
+        // One operation is a millisecond of the processor.
+        struct Busy;
+        impl Worker for Busy {
+            fn batch(&mut self) -> io::Result<u64> {
+                let begin = thread_cpu_time();
+                while thread_cpu_time() - begin < Duration::from_millis(1) {}
+                Ok(1)
+            }
+        }
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let crowd = 4 * processors;
+        let workers = (0..crowd)
+            .map(|_| Box::new(Busy) as Box<dyn Worker>)
+            .collect();
+        let mut one = Match {
+            contestants: vec![Contestant {
+                name: "busy",
+                variant: "busy",
+                work: Work::Operations(workers),
+            }],
+            ..Match::default()
+        };
+        let outcomes = run_match(&mut one, &settings(2), || {}).expect("it works");
+        // The batch of each thread that is not counted leaves an operation that began before.
+        let most = (1000 * processors) as f64 * 1.05 + crowd as f64 / 0.1;
+        for outcome in &outcomes.figures[0] {
+            assert!(
+                outcome.value <= most,
+                "{} operations a second",
+                outcome.value
+            );
+        }
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //! adds to the cell that its number leads to ([`thread_shard`]); the sum reads all cells.
 //!
 //! A cell belongs to a thread number, whose thread adds to the cell's *owned* word with a load and a store.
-//! Threads of other numbers that share the cell add to its *shared* word with atomic additions, which cost
-//! some 20 cycles each. A cell's owner is the first number that adds to it. The number's next thread
-//! inherits the cell. When the number is free, another thread that adds to the cell takes it over.
+//! A thread whose number leads to the cell of another adds to the *shared* word of the processor that it runs
+//! on ([`foliocache_sys::cpu::current`]) with an atomic addition. That costs some 20 cycles, and no transfer of
+//! a cache line: each cell has the word of one processor, apart from the owned one. A cell's owner is the first
+//! number that adds to it. The number's next thread inherits the cell. When the number is free, another thread
+//! that its number leads there takes the cell over.
 //!
 //! Where there are many counters and few are busy, a [`LazyCounter`] is one word until it has been added to
 //! about once for each byte that its cells would take.
@@ -81,11 +83,16 @@ struct CounterCell {
     owner: AtomicUsize,
     /// The sum of what its owners added. Invariant 1.
     owned: AtomicI64,
-    /// The sum of what other threads added.
-    shared: AtomicI64,
+    /// The sum of what other threads added, those on one processor as long as there are cells for all.
+    shared: OwnLine<AtomicI64>,
 }
 
-/// A thread that shares a cell looks for a free owner each time `shared` passes a multiple of this.
+/// On another cache line than the owned word: the owner may run on another processor.
+#[derive(Debug)]
+#[repr(align(64))]
+struct OwnLine<T>(T);
+
+/// A thread that shares looks for a free owner each time the shared sum passes a multiple of this.
 const TAKE_OVER: i64 = if cfg!(any(loom, shuttle)) { 1 } else { 256 };
 
 impl CounterCell {
@@ -93,7 +100,7 @@ impl CounterCell {
         Self {
             owner: AtomicUsize::new(UNNUMBERED),
             owned: AtomicI64::new(0),
-            shared: AtomicI64::new(0),
+            shared: OwnLine(AtomicI64::new(0)),
         }
     }
 
@@ -102,37 +109,38 @@ impl CounterCell {
         std::iter::repeat_with(cell).take(cells).collect()
     }
 
+    /// Adds if the cell belongs to this thread. Whether it does.
     // Relaxed: see the module's header.
     #[inline]
-    fn add(&self, thread: usize, value: i64) {
-        if self.owner.load(Ordering::Relaxed) == thread {
+    fn add_owned(&self, thread: usize, value: i64) -> bool {
+        let owned = self.owner.load(Ordering::Relaxed) == thread;
+        if owned {
             let sum = self.owned.load(Ordering::Relaxed).wrapping_add(value);
             self.owned.store(sum, Ordering::Relaxed);
-        } else {
-            self.add_shared(thread, value);
         }
+        owned
     }
 
-    /// Adds to a cell that does not belong to this thread, or not yet.
-    #[inline(never)]
-    fn add_shared(&self, thread: usize, value: i64) {
-        if shard::is_unique(thread) {
-            // Relaxed: nobody stored to `owned` before the claim, and only this thread does after it.
-            let claim = self.owner.compare_exchange(
-                UNNUMBERED,
-                thread,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            if claim.is_ok() {
-                self.owned.store(value, Ordering::Relaxed);
-                return;
-            }
+    /// Makes a cell that has belonged to nobody this thread's, and adds to it. Whether it did.
+    fn claim(&self, thread: usize, value: i64) -> bool {
+        // Relaxed: nobody stored to `owned` before the claim, and only this thread does after it. The load spares
+        // most calls the exchange, which takes the line away from the cell's owner.
+        let claimed = shard::is_unique(thread)
+            && self.owner.load(Ordering::Relaxed) == UNNUMBERED
+            && self
+                .owner
+                .compare_exchange(UNNUMBERED, thread, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if claimed {
+            self.owned.store(value, Ordering::Relaxed);
         }
-        let before = self.shared.fetch_add(value, Ordering::Relaxed);
-        if before.div_euclid(TAKE_OVER) != before.wrapping_add(value).div_euclid(TAKE_OVER) {
-            self.take_over(thread);
-        }
+        claimed
+    }
+
+    /// Adds with an atomic operation. Whether to look for a free owner.
+    fn add_shared(&self, value: i64) -> bool {
+        let before = self.shared.0.fetch_add(value, Ordering::Relaxed);
+        before.div_euclid(TAKE_OVER) != before.wrapping_add(value).div_euclid(TAKE_OVER)
     }
 
     /// Makes the cell this thread's if the thread that owned it has ended.
@@ -153,15 +161,39 @@ impl CounterCell {
 
     fn sum(&self) -> i64 {
         let owned = self.owned.load(Ordering::Relaxed);
-        owned.wrapping_add(self.shared.load(Ordering::Relaxed))
+        owned.wrapping_add(self.shared.0.load(Ordering::Relaxed))
     }
 }
 
-/// Adds to this thread's cell of a power of two.
+/// Adds to this thread's cell of a power of two, or to this processor's if that is another thread's.
 #[inline]
 fn add_to(cells: &[CachePadded<CounterCell>], value: i64) {
     let thread = thread_shard();
-    cells[thread & (cells.len() - 1)].add(thread, value);
+    if !cells[thread & (cells.len() - 1)].add_owned(thread, value) {
+        add_to_shared(cells, thread, value);
+    }
+}
+
+#[inline(never)]
+fn add_to_shared(cells: &[CachePadded<CounterCell>], thread: usize, value: i64) {
+    let mask = cells.len() - 1;
+    let cell = &cells[thread & mask];
+    if !cell.claim(thread, value)
+        && cells[this_processor().unwrap_or(thread) & mask].add_shared(value)
+    {
+        cell.take_over(thread);
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+fn this_processor() -> Option<usize> {
+    foliocache_sys::cpu::current()
+}
+
+/// Threads of a model have no processor.
+#[cfg(any(loom, shuttle))]
+fn this_processor() -> Option<usize> {
+    None
 }
 
 fn sum_of(cells: &[CachePadded<CounterCell>]) -> i64 {
@@ -189,7 +221,7 @@ impl ShardedCounter {
     #[doc(hidden)]
     pub fn sum_shared(&self) -> i64 {
         // Relaxed: see the module's header.
-        let shared = |cell: &CachePadded<CounterCell>| cell.shared.load(Ordering::Relaxed);
+        let shared = |cell: &CachePadded<CounterCell>| cell.shared.0.load(Ordering::Relaxed);
         self.cells.iter().map(shared).fold(0, i64::wrapping_add)
     }
 
@@ -333,7 +365,7 @@ mod tests {
     fn padded_values_share_no_line() {
         assert_eq!(align_of::<CachePadded<u8>>(), 128);
         assert_eq!(size_of::<CachePadded<u8>>(), 128);
-        assert_eq!(ShardedCounter::heap_bytes() % 128, 0);
+        assert_eq!(size_of::<CachePadded<CounterCell>>(), 128);
     }
 
     #[test]
@@ -394,19 +426,20 @@ mod tests {
 
     #[test]
     fn a_cell_whose_owner_has_ended_is_taken_over() {
-        let cell = std::sync::Arc::new(CounterCell::new());
-        let its = std::sync::Arc::clone(&cell);
+        let cells = std::sync::Arc::new(CounterCell::boxed(1));
+        let cell = &cells[0];
+        let its = std::sync::Arc::clone(&cells);
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let owner = std::thread::spawn(move || {
-            its.add(thread_shard(), 5);
+            add_to(&its, 5);
             tell.send(thread_shard()).expect("the test waits");
             stopped.recv().expect_err("nothing is sent");
         });
         let number = told.recv().expect("it was sent");
         let mine = thread_shard();
         for _ in 0..2 * TAKE_OVER {
-            cell.add(mine, 1);
+            add_to(&cells, 1);
         }
         assert_eq!(
             cell.owner.load(Ordering::Relaxed),
@@ -417,12 +450,12 @@ mod tests {
         owner.join().expect("it does not panic");
         // Another test's thread may have the number for a while.
         while cell.owner.load(Ordering::Relaxed) != mine {
-            cell.add(mine, 1);
+            add_to(&cells, 1);
         }
-        let shared = cell.shared.load(Ordering::Relaxed);
-        cell.add(mine, 7);
+        let shared = cell.shared.0.load(Ordering::Relaxed);
+        add_to(&cells, 7);
         assert_eq!(
-            cell.shared.load(Ordering::Relaxed),
+            cell.shared.0.load(Ordering::Relaxed),
             shared,
             "the cell is its own"
         );
@@ -432,10 +465,11 @@ mod tests {
 
     #[test]
     fn a_number_that_is_not_unique_owns_no_cell() {
-        let cell = CounterCell::new();
+        let cells = CounterCell::boxed(1);
+        let cell = &cells[0];
         let late = UNNUMBERED - 1;
-        cell.add(late, 2);
-        cell.add(late, 3 * TAKE_OVER);
+        add_to_shared(&cells, late, 2);
+        add_to_shared(&cells, late, 3 * TAKE_OVER);
         assert_eq!(cell.owner.load(Ordering::Relaxed), UNNUMBERED);
         assert_eq!(cell.sum(), 2 + 3 * TAKE_OVER);
     }

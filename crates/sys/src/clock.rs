@@ -105,6 +105,12 @@ pub fn process_cpu_time() -> Duration {
     Duration::new(time.sec as u64, time.nsec)
 }
 
+/// Processor time that the calling thread took. A system call; never blocks.
+pub fn thread_cpu_time() -> Duration {
+    let time = read(ClockId::ThreadCPUTime);
+    Duration::new(time.sec as u64, time.nsec)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,8 @@
 //! Scaling: one page read by several threads, over the same by one, divided by what a bare copy of
 //! the page gains by so many threads. Whatever the readers write that others share shows there;
 //! processors that share a core do not, since the copies share it too. So for two threads that read at
-//! places of their own through one handle.
+//! places of their own through one handle. Crowd: four times as many threads over the first ones. On a machine with
+//! as many processors as these, threads of the crowd share cells of counters.
 //!
 //! Reads of 4, 8 and 16 KiB beside the bare copy of the same bytes show what is around the copy.
 
@@ -35,6 +36,12 @@ const BESIDE_COPY: [(&str, &str, f64, usize); 3] = [
     ("pread 4 KiB", "pread4k_vs_copy", 0.9, 1),
     ("pread 8 KiB", "pread8k_vs_copy", 0.7, 2),
     ("pread 16 KiB", "pread16k_vs_copy", 0.7, 4),
+];
+
+/// Crowds that read one page: name, ratio, what it is to reach, and bytes of a read.
+const CROWDS: [(&str, &str, f64, usize); 2] = [
+    ("pread 4 KiB, crowd", "pread4k_crowd_vs_threads", 0.8, PAGE),
+    ("pread 64 B, crowd", "pread64_crowd_vs_threads", 0.5, 64),
 ];
 
 impl Case for Pread {
@@ -72,6 +79,9 @@ impl Case for Pread {
         }
         if settings.threads > 1 {
             matches.push(scaling(&files, settings.threads)?);
+            for (name, ratio, least, len) in CROWDS {
+                matches.push(crowd(&files, (name, ratio, least), len, settings.threads)?);
+            }
             let row = ("pread 4 KiB, one handle", "shared_handle_scaling_2t");
             matches.push(shared_handle(&files, row, PAGE)?);
         }
@@ -127,6 +137,26 @@ fn scaling(files: &Ours, threads: usize) -> Result<Match, BenchError> {
     Ok(Match {
         contestants: vec![read(1), copy(1), read(threads), copy(threads)],
         ratios: vec![scaling, RatioPlan::new("memcpy_scaling", 3, 1)],
+        ..Match::default()
+    })
+}
+
+/// One page, read by four times as many threads as `threads` and by those.
+fn crowd(
+    files: &Ours,
+    (name, ratio, least): (&'static str, &'static str, f64),
+    len: usize,
+    threads: usize,
+) -> Result<Match, BenchError> {
+    let file = files.file(name)?;
+    let read = |threads| Contestant {
+        name,
+        variant: OURS,
+        work: Work::Operations((0..threads).map(|_| ours(Arc::clone(&file), len)).collect()),
+    };
+    Ok(Match {
+        contestants: vec![read(4 * threads), read(threads)],
+        ratios: vec![RatioPlan::new(ratio, 0, 1).at_least(least)],
         ..Match::default()
     })
 }
