@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_run_and_where_is_parsed() {
+    fn file_system_user_and_program_are_parsed() {
         let root = request(&["xfs", "program", "--nocapture"]).unwrap();
         assert_eq!(root.user, None);
         assert_eq!(root.arguments, ["--nocapture"]);

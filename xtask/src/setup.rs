@@ -25,6 +25,7 @@ pub(crate) enum Need {
     Root,
     Tmpfs,
     Mkfs,
+    Fincore,
     CxxCompiler,
     Miri,
 }
@@ -50,6 +51,7 @@ impl Need {
             Need::Root => "root",
             Need::Tmpfs => "tmpfs",
             Need::Mkfs => "mkfs",
+            Need::Fincore => "fincore",
             Need::CxxCompiler => "c++",
             Need::Miri => "miri",
         }
@@ -71,6 +73,7 @@ impl Need {
             Need::Root => "everything on a mount, and what other users may do",
             Need::Tmpfs => "names and permissions beside those of the kernel",
             Need::Mkfs => "tests on ext4 and on XFS, as root and as another user",
+            Need::Fincore => "how much of a file the kernel's cache holds",
             Need::CxxCompiler => "the fuzz targets",
             Need::Miri => "the index, the locks and the state words under Miri",
         }
@@ -101,6 +104,8 @@ impl Need {
             Need::Mkfs => ["mkfs.ext4", "mkfs.xfs"]
                 .iter()
                 .find_map(|program| runs(program, "-V")),
+            Need::Fincore => runs("fincore", "--version")
+                .map(|why| format!("{why} (in util-linux, or in util-linux-extra)")),
             Need::CxxCompiler => runs("c++", "--version"),
             Need::Miri => crate::sanitize::no_miri(),
         }

@@ -128,6 +128,7 @@ impl Tier {
                 Need::IoUring,
                 Need::Userfaultfd,
                 Need::Fanotify,
+                Need::Fincore,
                 Need::MemoryCgroup,
                 Need::Root,
                 Need::Tmpfs,
@@ -141,6 +142,7 @@ impl Tier {
                 Need::MemoryCgroup,
                 Need::Root,
                 Need::Mkfs,
+                Need::Fincore,
             ],
         }
     }
@@ -407,7 +409,8 @@ impl Workspace {
                 "test --locked --release {} --test system_* -- --include-ignored --test-threads=1",
                 select(&system)
             );
-            let step = Step::cargo(tier, "tests", &arguments, 25).needs(MOUNT);
+            let step = Step::cargo(tier, "tests", &arguments, 25);
+            let step = step.needs(&[Need::Compiler, Need::Make, Need::Fuse, Need::Fincore]);
             let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }

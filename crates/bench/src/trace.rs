@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_popular_in_the_web_changes() {
+    fn popular_pages_of_the_web_trace_change_over_time() {
         let trace = web(80_000, 1_000_000, 3);
         let most_popular = |part: &[u32]| {
             let mut counts: HashMap<u32, usize> = HashMap::new();

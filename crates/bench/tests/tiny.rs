@@ -219,7 +219,7 @@ fn scale() {
 }
 
 #[test]
-fn what_cannot_be_run() {
+fn a_bad_case_or_setting_is_refused() {
     let unknown = find("warp").err().expect("no such case").to_string();
     assert_eq!(
         unknown,

@@ -258,7 +258,7 @@ fn no_sqlite() -> bool {
 
 #[test]
 #[ignore = "programs tier"]
-fn what_sqlite_committed_to_its_wal_survives_power_cuts() {
+fn sqlite_commits_to_the_wal_survive_power_cuts() {
     if !no_sqlite() {
         survives_cuts_and_kills::<Sqlite<0>>(300);
     }
@@ -266,7 +266,7 @@ fn what_sqlite_committed_to_its_wal_survives_power_cuts() {
 
 #[test]
 #[ignore = "programs tier"]
-fn what_sqlite_committed_with_a_rollback_journal_survives_power_cuts() {
+fn sqlite_commits_with_a_rollback_journal_survive_power_cuts() {
     if !no_sqlite() {
         survives_cuts_and_kills::<Sqlite<1>>(200);
         survives_cuts_and_kills::<Sqlite<2>>(200);
@@ -455,7 +455,7 @@ impl Database for Postgres {
 
 #[test]
 #[ignore = "programs tier"]
-fn what_postgresql_committed_survives_power_cuts() {
+fn postgresql_commits_survive_power_cuts() {
     if no_root_or_fuse() || Disk::skip() || postgres_programs().is_none() {
         return;
     }

@@ -49,7 +49,7 @@ fn close_and_kill(name: &str, arguments: &[&str], moment: Duration) -> bool {
 
 #[test]
 #[ignore = "system tier"]
-fn what_was_closed_survives_a_kill_of_the_mount() {
+fn closed_files_survive_a_kill_of_the_mount_a_moment_later() {
     if no_root_or_fuse() {
         return;
     }
@@ -218,7 +218,7 @@ fn removed_but_open(pid: u32, source: &Path) -> Vec<PathBuf> {
 /// is open when it is closed.
 #[test]
 #[ignore = "system tier"]
-fn what_others_remove_in_the_source_is_not_kept() {
+fn files_removed_in_the_source_are_released_by_the_mount() {
     if no_root_or_fuse() {
         return;
     }

@@ -205,7 +205,7 @@ fn a_full_source_refuses_writes_and_nothing_that_was_accepted_is_lost() {
 /// Somebody else takes the room that was there when the data was accepted.
 #[test]
 #[ignore = "system tier"]
-fn what_a_full_source_cannot_take_is_listed_file_by_file() {
+fn files_that_do_not_fit_into_a_full_source_are_listed_as_lost() {
     let folder = Folder::new("taken");
     small_source(&folder, "tmpfs");
     let arguments = [

@@ -187,7 +187,7 @@ fn an_unmount_from_outside_is_an_end_like_any_other() {
 
 #[test]
 #[ignore = "system tier"]
-fn what_was_fsynced_survives_a_kill_and_the_mount_point_is_cleaned() {
+fn fsynced_data_survives_a_kill_and_the_next_mount_cleans_the_mount_point() {
     let folder = Folder::new("kill");
     let mounted = folder.mount(&["--memory", "64M"]);
     let content = pattern(3_000_000, 7);

@@ -184,7 +184,7 @@ fn background_returns_once_the_mount_serves() {
 
 #[test]
 #[ignore = "system tier"]
-fn what_fails_in_the_background_is_told_to_the_caller() {
+fn failures_of_a_background_mount_are_reported_to_the_caller() {
     if no_root_or_fuse() {
         return;
     }

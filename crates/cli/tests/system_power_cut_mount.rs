@@ -9,7 +9,7 @@ use foliocache_sim::tree::{TreeOracle, TreeWorkload};
 
 #[test]
 #[ignore = "system tier"]
-fn what_was_synced_on_a_mount_survives_a_power_cut_of_the_disk() {
+fn data_and_names_synced_on_a_mount_survive_a_power_cut_of_the_disk() {
     if Disk::skip() {
         return;
     }

@@ -116,7 +116,7 @@ fn appends_of_any_length_are_whole() {
 }
 
 #[test]
-fn what_keeps_its_bytes_itself_can_be_appended() {
+fn static_and_owned_buffers_can_be_appended() {
     let (_disk, file) = on_disk(16);
     block_on(async {
         assert_eq!(file.append_all(b"static").await.unwrap(), 0);

@@ -126,7 +126,7 @@ fn names_are_changed_and_seen_on_every_executor() {
 }
 
 #[test]
-fn what_is_known_is_ready_at_the_first_poll() {
+fn known_names_and_files_are_ready_at_the_first_poll() {
     let (disk, dir) = on_disk(16);
     fs::create_dir(disk.in_source("d")).unwrap();
     let bytes = pattern(1, 10_000);
@@ -169,7 +169,7 @@ fn what_is_known_is_ready_at_the_first_poll() {
 }
 
 #[test]
-fn what_others_change_is_asked_for_again() {
+fn async_calls_see_changes_by_others() {
     let (disk, dir) = on_disk(16);
     fs::write(disk.in_source("f"), "old").unwrap();
     block_on(async {

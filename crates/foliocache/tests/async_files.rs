@@ -24,7 +24,7 @@ fn make_cold(file: &AsyncFile) {
 }
 
 #[test]
-fn what_is_written_is_read_back_and_reaches_the_source() {
+fn written_bytes_are_read_back_and_reach_the_source() {
     let disk = Arc::new(Disk::new(16));
     on_every_executor(|name| {
         let disk = Arc::clone(&disk);

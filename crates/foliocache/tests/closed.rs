@@ -33,7 +33,7 @@ fn wait_for(path: &Path, content: &[u8]) -> Duration {
 }
 
 #[test]
-fn what_was_closed_is_in_the_source_a_moment_later() {
+fn a_closed_file_is_in_the_source_a_moment_later() {
     let source = on_disk();
     let old = source.path().join("old");
     fs::write(&old, pattern(1, 5000)).unwrap();
@@ -151,7 +151,7 @@ fn a_file_that_is_opened_again_goes_on_being_written() {
 /// A hole, or a new size, in a small file that is with the kernel already needs a flush of its own, for which nobody finds the file
 /// once others have moved it.
 #[test]
-fn what_is_changed_after_a_small_file_was_closed_is_durable_though_others_move_it() {
+fn a_hole_or_new_size_of_a_closed_small_file_is_durable_after_others_move_it() {
     type Change = fn(&foliocache::File) -> foliocache::Result<()>;
     let changes: [Change; 2] = [|file| file.punch_hole(0, 8192), |file| file.set_len(9000)];
     for change in changes {

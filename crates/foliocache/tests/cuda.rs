@@ -188,7 +188,7 @@ fn parts_are_registered_once_and_unregistered_before_the_pin_ends() {
 }
 
 #[test]
-fn what_fails_to_register_is_undone_and_named() {
+fn a_failed_registration_is_undone_and_named_in_the_error() {
     let Some(fake) = Fake::new() else { return };
     let disk = Disk::new(32);
     let file = watched(&disk);
@@ -359,7 +359,7 @@ fn a_device_writes(disk: &Disk, file: &File, library: &CStr, gpu: foliocache::Cu
 }
 
 #[test]
-fn what_a_gpu_writes_is_in_the_file() {
+fn bytes_written_by_a_gpu_are_in_the_file() {
     let Some(fake) = Fake::new() else { return };
     let disk = Disk::new(32);
     let file = watched(&disk);
@@ -370,7 +370,7 @@ fn what_a_gpu_writes_is_in_the_file() {
 
 /// The same with the driver of this machine, or its absence is told.
 #[test]
-fn what_a_real_gpu_writes_is_in_the_file_or_its_absence_is_told() {
+fn a_real_gpu_writes_into_the_file_or_its_absence_is_reported() {
     const LIBRARY: &CStr = c"libcuda.so.1";
     let disk = Disk::new(32);
     let file = watched(&disk);

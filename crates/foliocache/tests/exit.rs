@@ -109,7 +109,7 @@ fn end_with_detached_thread() {
 }
 
 #[test]
-fn what_a_handle_wrote_after_its_cache_was_dropped_is_written_back_by_exit() {
+fn writes_after_the_cache_was_dropped_are_written_back_at_exit() {
     assert_eq!(content(&run_well("end_after_cache_was_dropped")), "newer");
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 
 #[test]
-fn what_was_written_is_read_and_durable_after_a_sync() {
+fn written_bytes_are_read_back_and_durable_after_a_sync() {
     let disk = Disk::new(16);
     let file = disk.dir.create("f").unwrap();
     let bytes = pattern(1, 3 * PAGE + 100);

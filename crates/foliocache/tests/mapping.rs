@@ -226,7 +226,7 @@ fn many_caches_with_mappings_leave_addresses_to_the_program() {
 }
 
 #[test]
-fn what_may_not_be_mapped_says_why() {
+fn map_refuses_bad_ranges_and_missing_rights() {
     on_both(|dir| {
         let file = dir.create("f").unwrap();
         assert_eq!(refused(file.map(.., MapAccess::Read)), Errno::EINVAL);
@@ -738,7 +738,7 @@ fn a_locked_mapping_outlives_its_cache() {
 }
 
 #[test]
-fn what_may_not_be_locked_says_why() {
+fn a_refused_lock_reports_the_reason() {
     on_both(|dir| {
         let file = dir.create("f").unwrap();
         file.write_all_at(&[1; 3 * PAGE], 0).unwrap();

@@ -23,7 +23,7 @@ fn fill(pin: &FolioPin, byte: u8) {
 }
 
 #[test]
-fn what_is_put_into_pinned_memory_is_in_the_file_and_in_the_source() {
+fn bytes_stored_through_a_pin_reach_the_file_and_the_source() {
     let disk = Disk::new(32);
     let file = disk.dir.create("f").unwrap();
     file.set_len(4 * PAGE).unwrap();
@@ -48,7 +48,7 @@ fn what_is_put_into_pinned_memory_is_in_the_file_and_in_the_source() {
 }
 
 #[test]
-fn who_is_in_the_way_is_named() {
+fn an_ebusy_error_names_the_blocking_pin() {
     let disk = Disk::new(32);
     let file = disk.dir.create("named").unwrap();
     file.set_len(16 * PAGE).unwrap();

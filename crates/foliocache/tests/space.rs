@@ -184,7 +184,7 @@ fn blocks_of_an_unlinked_file_are_free_when_an_async_file_is_dropped() {
 
 /// Two threads let go of a file at the same moment, so that neither may know that it is the last.
 #[test]
-fn what_nobody_tears_down_is_free_soon_in_an_idle_process() {
+fn a_removed_file_closed_by_two_threads_is_freed_in_an_idle_process() {
     let (disk, memory) = (Disk::new(BOUND), cache(BOUND));
     let in_memory = memory.memfs().unwrap();
     for dir in [&disk.dir, &in_memory] {

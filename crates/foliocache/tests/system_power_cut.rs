@@ -131,7 +131,7 @@ impl Subject for Library {
 
 #[test]
 #[ignore = "system tier"]
-fn what_was_synced_survives_a_power_cut_of_the_disk() {
+fn synced_data_and_names_survive_a_power_cut_of_the_disk() {
     if Disk::skip() {
         return;
     }

@@ -114,7 +114,7 @@ fn halves_of_a_file_share_its_position() {
 }
 
 #[test]
-fn what_is_cached_is_ready_at_the_first_poll() {
+fn calls_on_cached_data_are_ready_at_the_first_poll() {
     let (_disk, mut file) = on_disk("f", 16);
     let bytes = pattern(2, 64 * PAGE);
     assert_eq!(at_once(file.write(&bytes)).unwrap(), bytes.len());
@@ -229,7 +229,7 @@ fn before_writes_that_hang(faults: &Faults) -> (Cache, Arc<FaultyBackend>, Tokio
 }
 
 #[test]
-fn what_was_accepted_comes_before_all_that_is_asked_later() {
+fn an_accepted_write_is_done_before_any_later_call() {
     let faults = Faults::new(3);
     let (_cache, _store, mut file) = before_writes_that_hang(&faults);
     // Accepted: a worker has it.
@@ -333,7 +333,7 @@ fn a_failure_of_what_was_accepted_is_told_once() {
 }
 
 #[test]
-fn what_was_accepted_is_written_though_the_file_is_dropped() {
+fn an_accepted_write_reaches_the_store_after_its_file_is_dropped() {
     let faults = Faults::new(7);
     let (cache, store, mut file) = before_writes_that_hang(&faults);
     assert_eq!(at_once(file.write(b"accepted")).unwrap(), 8);

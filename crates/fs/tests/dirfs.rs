@@ -466,7 +466,7 @@ fn read_only_sources_refuse_every_change() {
 }
 
 #[test]
-fn what_the_source_holds_is_what_others_read() {
+fn content_holes_and_modes_reach_the_source() {
     // The whole way round: made here, read there, and the other way.
     let source = on_disk();
     let fs = plain(source.path());
@@ -617,7 +617,7 @@ fn many_writers_and_renames_at_once() -> io::Result<()> {
     Ok(())
 }
 
-/// Not a test of its own: the process that `what_was_synced_survives_a_kill` kills.
+/// Not a test of its own: the process that `synced_data_survives_a_kill` kills.
 #[test]
 fn killed_child() {
     let Some(source) = std::env::var_os("FOLIOCACHE_KILLED_CHILD") else {
@@ -636,7 +636,7 @@ fn killed_child() {
 }
 
 #[test]
-fn what_was_synced_survives_a_kill() {
+fn synced_data_survives_a_kill() {
     let source = on_disk();
     let program = std::env::current_exe().expect("this program");
     let output = std::process::Command::new(program)
@@ -667,7 +667,7 @@ fn what_was_synced_survives_a_kill() {
     }
 }
 
-/// Not a test of its own: the process that `what_was_closed_survives_a_kill` kills.
+/// Not a test of its own: the process that `closed_small_new_files_survive_a_kill` kills.
 #[test]
 fn closing_child() {
     let Some(source) = std::env::var_os("FOLIOCACHE_CLOSING_CHILD") else {
@@ -686,7 +686,7 @@ fn closing_child() {
 /// Small new files only, and only over a file system whose `syncfs` tells of errors; elsewhere they are written
 /// back later, as all data.
 #[test]
-fn what_was_closed_survives_a_kill() {
+fn closed_small_new_files_survive_a_kill() {
     let source = on_disk();
     let program = std::env::current_exe().expect("this program");
     let mut child = std::process::Command::new(program)

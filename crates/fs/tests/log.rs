@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{cache, dirfs, on_disk, pattern, read_all, write_all};
+use common::{cache, dirfs, lacks, on_disk, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_vfs::{FileSystem, OpContext, OpenFile, OpenFlags};
 use std::ffi::OsStr;
@@ -53,6 +53,9 @@ fn in_kernel_cache(path: &Path) -> u64 {
 
 #[test]
 fn only_the_last_page_of_a_log_stays_in_the_kernels_cache_and_only_while_it_is_open() {
+    if lacks("fincore") {
+        return;
+    }
     let source = on_disk();
     let path = source.path().join("log");
     let fs = dirfs(&cache(64), source.path(), DirFsOptions::default());

@@ -192,7 +192,7 @@ fn a_remembered_way_that_others_close_is_closed() {
 
 /// What nobody told of is not asked for, however old it is: the source says something else by then.
 #[test]
-fn what_nobody_changed_is_believed() {
+fn an_unchanged_name_is_believed_until_an_event() {
     let world = World::new(|source| {
         fs::create_dir(source.join("dir")).expect("a directory");
         fs::write(source.join("dir/file"), "12345").expect("a file");
@@ -268,7 +268,7 @@ fn lost_events_end_all_belief() {
 
 /// Our own moves take what is believed along, or leave it.
 #[test]
-fn what_we_move_is_watched_where_it_is() {
+fn a_moved_file_is_watched_in_its_new_directory() {
     let world = World::new(|source| {
         for dir in ["a", "b"] {
             fs::create_dir(source.join(dir)).expect("a directory");
@@ -299,7 +299,7 @@ fn what_we_move_is_watched_where_it_is() {
 
 /// Names that make way for memory take the belief along: nobody is told of a file without a name.
 #[test]
-fn what_lost_its_dentry_is_asked_for_again() {
+fn a_file_whose_dentry_was_evicted_is_asked_about_again() {
     let world = World::new(|source| {
         fs::create_dir(source.join("dir")).expect("a directory");
         fs::write(source.join("dir/file"), "1").expect("a file");
@@ -589,7 +589,7 @@ impl World {
 }
 
 #[test]
-fn what_others_remove_keeps_neither_pages_nor_descriptors() {
+fn files_removed_by_others_keep_neither_pages_nor_descriptors() {
     let world = World::new(|source| {
         fs::create_dir_all(source.join("dir/below")).expect("directories");
         for name in [
@@ -637,7 +637,7 @@ fn what_others_remove_keeps_neither_pages_nor_descriptors() {
 }
 
 #[test]
-fn what_others_remove_stays_readable_until_it_is_closed() {
+fn an_open_file_removed_by_others_stays_readable_until_closed() {
     let world = World::new(|source| {
         fs::write(source.join("file"), vec![7; 1 << 20]).expect("a file");
     });
@@ -658,7 +658,7 @@ fn what_others_remove_stays_readable_until_it_is_closed() {
 
 /// A file that is not all cached keeps a descriptor: others may take its name away.
 #[test]
-fn what_is_not_cached_stays_readable_without_a_name() {
+fn a_partly_cached_open_file_stays_readable_without_a_name() {
     let world = World::new(|source| {
         fs::write(source.join("file"), vec![7; 10 << 20]).expect("a file");
     });
@@ -914,7 +914,7 @@ fn a_change_beside_data_that_waits_is_seen_when_it_is_written() {
 
 /// Others write to a file while a part of a page of ours waits to be written.
 #[test]
-fn what_others_write_beside_data_that_waits_is_kept_and_seen() {
+fn writes_by_others_beside_our_dirty_data_are_kept_and_seen() {
     const SIZE: u64 = 3 * 4096;
     type Change = fn(&File);
     let changes: [(&str, Change); 6] = [
@@ -1124,7 +1124,7 @@ fn a_time_that_is_set_is_shown_as_the_source_has_it() {
 
 /// Between a write-back of ours and its flush, which sets the time of the write.
 #[test]
-fn what_others_write_before_a_flush_of_ours_is_seen() {
+fn writes_by_others_between_a_writeback_and_its_flush_are_seen() {
     for watch in [true, false] {
         let world = World::with_file(&vec![b'o'; 9000], watch);
         let path = world.path("file");
@@ -1269,7 +1269,7 @@ fn changes_by_others_beside_an_idle_writer_are_seen_and_not_undone() {
 
 /// Without a watch each opening asks.
 #[test]
-fn what_is_not_watched_is_asked_about_at_each_open() {
+fn an_unwatched_file_is_asked_about_at_each_open() {
     let source = on_disk();
     fs::write(source.path().join("file"), "0").expect("a file");
     let mut options = DirFsOptions::default();

@@ -141,7 +141,7 @@ impl World {
 }
 
 #[test]
-fn what_others_write_beside_a_log_stays_when_a_record_of_its_page_follows() {
+fn writes_by_others_stay_when_a_log_record_in_the_same_page_follows() {
     if lacks("fanotify") {
         return;
     }
@@ -158,7 +158,7 @@ fn what_others_write_beside_a_log_stays_when_a_record_of_its_page_follows() {
 }
 
 #[test]
-fn what_others_write_beside_a_log_is_read_by_the_next_who_opens_it() {
+fn writes_by_others_to_a_watched_log_are_read_at_the_next_open() {
     if lacks("fanotify") {
         return;
     }
@@ -171,7 +171,7 @@ fn what_others_write_beside_a_log_is_read_by_the_next_who_opens_it() {
 }
 
 #[test]
-fn what_others_wrote_before_the_last_writer_closed_is_seen_after_it() {
+fn writes_by_others_are_seen_after_the_last_writer_of_a_log_closes() {
     if lacks("fanotify") {
         return;
     }
@@ -185,7 +185,7 @@ fn what_others_wrote_before_the_last_writer_closed_is_seen_after_it() {
 
 /// The kernel says of them, too, that this process wrote.
 #[test]
-fn what_this_process_writes_past_the_cache_is_told_from_ours() {
+fn writes_of_this_process_past_the_cache_are_seen_and_kept() {
     if lacks("fanotify") {
         return;
     }
@@ -226,7 +226,7 @@ fn a_log_that_nobody_else_writes_to_is_never_dropped_from_the_cache() {
 
 /// The kernel tells nobody of stores; they are later than our last record.
 #[test]
-fn what_is_stored_through_a_mapping_of_a_log_is_seen_by_its_time() {
+fn stores_through_a_mapping_of_a_log_are_noticed_by_its_modification_time() {
     if lacks("fanotify") {
         return;
     }

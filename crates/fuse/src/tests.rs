@@ -350,7 +350,7 @@ fn the_kernel_is_asked_for_what_no_request_named_since_the_last_time() {
 }
 
 #[test]
-fn what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says() {
+fn a_node_looked_up_during_a_forget_request_lives_until_its_count_is_zero() {
     let conn = conn();
     let numbers = told_of(&conn, 20);
     assert_eq!(conn.nodes.choose(1000).0.len(), 20);

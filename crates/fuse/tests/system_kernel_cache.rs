@@ -238,7 +238,7 @@ fn unnamed_files(test: &str) -> Vec<PathBuf> {
 
 #[test]
 #[ignore = "system tier"]
-fn what_the_kernel_keeps_is_read_again_without_us() {
+fn rereading_pages_in_the_kernel_cache_makes_no_read_request() {
     if no_root_or_fuse() {
         return;
     }

@@ -131,7 +131,7 @@ fn unlinked_files_kept() -> usize {
 
 #[test]
 #[ignore = "system tier"]
-fn what_the_kernel_was_told_of_it_forgets() {
+fn the_kernel_forgets_every_inode_it_looked_up() {
     let top =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lookups-{}", std::process::id()));
     let (source, mount_point) = (top.join("source"), top.join("mount"));

@@ -361,7 +361,7 @@ fn names_made_before_a_directory_is_rewound_are_listed() {
 
 #[test]
 #[ignore = "system tier"]
-fn what_the_mount_itself_does_is_not_looked_up_again() {
+fn changes_made_through_the_mount_cause_no_further_lookups() {
     let bed = Bed::new("own");
     let mut watcher = Watcher::new(&bed.place());
     watcher.ask("live", "home");
@@ -383,7 +383,7 @@ fn what_the_mount_itself_does_is_not_looked_up_again() {
 
 #[test]
 #[ignore = "system tier"]
-fn what_the_library_does_beside_the_mount_is_seen() {
+fn changes_by_the_library_are_seen_through_the_mount() {
     let bed = Bed::new("library");
     let mut watcher = Watcher::new(&bed.place());
     let (names, source) = (bed.names.clone(), bed.source());

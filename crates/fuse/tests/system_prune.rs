@@ -227,7 +227,7 @@ impl Mounted {
 
 #[test]
 #[ignore = "system tier"]
-fn what_the_kernel_remembers_stays_within_the_bound() {
+fn inodes_remembered_by_the_kernel_stay_within_the_bound() {
     let mounted = Mounted::new("walk");
     let uncharged = mounted.watch("walk");
     let start = Instant::now();

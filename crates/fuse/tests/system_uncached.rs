@@ -182,7 +182,7 @@ fn read_alone(data: &Path) {
 
 #[test]
 #[ignore = "system tier"]
-fn what_is_read_past_o_direct_leaves_the_cache() {
+fn pages_read_through_o_direct_leave_the_cache() {
     if no_root_or_fuse() {
         return;
     }

@@ -144,7 +144,7 @@ fn a_file_is_mapped_in_huge_pages_stored_to_evicted_and_read_again() {
 }
 
 #[test]
-fn what_is_cut_off_or_punched_reads_as_zeros_whatever_was_stored_beyond_the_end() {
+fn truncated_and_punched_ranges_read_as_zeros_despite_stores_beyond_the_end() {
     let Some(_pool) = HugePool::of(16) else {
         return;
     };
@@ -352,7 +352,7 @@ fn held_huge_pages_do_not_hide_others_that_can_be_evicted() {
 }
 
 #[test]
-fn what_uncached_reads_left_gives_way_though_a_device_may_write_to_as_much() {
+fn huge_pages_left_by_uncached_reads_are_reclaimed_beside_write_pinned_ones() {
     let Some(_pool) = HugePool::of(7) else { return };
     let (mm, bdi) = storage(16, FaultMode::Thread);
     let content = pattern(8, 0, 3 * BLOCK_SIZE);
@@ -382,7 +382,7 @@ fn what_uncached_reads_left_gives_way_though_a_device_may_write_to_as_much() {
 }
 
 #[test]
-fn what_is_locked_and_pinned_leaves_a_huge_page_of_the_pool_to_others() {
+fn locks_and_pins_leave_one_huge_page_of_the_pool_for_faults() {
     let Some(_pool) = HugePool::of(3) else { return };
     for mode in MODES {
         let (mm, bdi) = storage(16, mode);

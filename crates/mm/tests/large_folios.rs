@@ -294,7 +294,7 @@ fn a_hole_in_a_large_folio_gives_its_pages_back() {
 }
 
 #[test]
-fn what_failed_of_a_large_folio_is_what_was_written() {
+fn only_the_written_page_of_a_large_folio_is_reported_failed() {
     for pages in [2, 16, 512] {
         let (_mm, bdi) = storage(256);
         let (store, file) = spots(&bdi);

@@ -30,7 +30,7 @@ test_in_each_mode!(
     a_mapping_shows_the_file_and_what_is_written_to_it,
     stores_are_read_and_become_durable_and_again_after_each_writeback,
     a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping,
-    what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows,
+    truncated_and_punched_bytes_of_a_mapped_file_read_as_zeros,
     a_file_that_outgrows_its_range_is_mapped_again_beside_the_old_mapping,
     a_page_that_was_refused_is_there_as_soon_as_the_file_has_grown_to_it,
     a_mapping_is_source_and_destination_of_calls,
@@ -151,7 +151,7 @@ fn a_file_larger_than_the_cache_is_read_and_changed_through_its_mapping(mode: Fa
     assert_empty(&mm);
 }
 
-fn what_is_cut_off_is_gone_and_reads_as_zeros_when_the_file_grows(mode: FaultMode) {
+fn truncated_and_punched_bytes_of_a_mapped_file_read_as_zeros(mode: FaultMode) {
     let (mm, bdi) = storage(32, mode);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 64 * PAGE_SIZE)));
     let vma = map(&file, VmaAccess::ReadWrite);
@@ -310,7 +310,7 @@ fn a_mapped_folio_is_not_lent_out() {
 }
 
 #[test]
-fn what_cannot_be_mapped_says_why() {
+fn map_refuses_bad_ranges_and_a_limit_too_small() {
     let (_mm, bdi) = storage(32, FaultMode::Thread);
     let file = file(&bdi, &Store::with(&[1; 100]));
     let errno = |pos, len| {

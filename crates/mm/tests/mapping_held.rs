@@ -84,7 +84,7 @@ fn a_file_that_its_store_changed_shows_so_where_it_is_held() {
 }
 
 #[test]
-fn what_is_locked_for_io_stops_no_writer() {
+fn locks_for_io_beyond_the_dirty_limit_stall_no_writer() {
     let (mm, bdi) = storage(32);
     let backing = Store::with(&pattern(1, 0, 14 << 20));
     let held = file(&bdi, &backing);
@@ -172,7 +172,7 @@ impl AddressSpaceOperations for Failing {
 }
 
 #[test]
-fn what_was_stored_unnoticed_and_could_not_be_written_is_written_later() {
+fn stores_to_held_pages_whose_writeback_failed_are_written_later() {
     let (mm, bdi) = storage(32);
     let mut expected = pattern(1, 0, 40 * PAGE_SIZE);
     let backing = Store::with(&expected);
@@ -208,7 +208,7 @@ fn what_was_stored_unnoticed_and_could_not_be_written_is_written_later() {
 }
 
 #[test]
-fn what_is_given_up_while_it_is_held_shows_what_the_store_has() {
+fn discarded_pages_of_a_held_mapping_show_the_content_of_the_store() {
     let (mm, bdi) = storage(32);
     let before = pattern(1, 0, 40 * PAGE_SIZE);
     let backing = Store::with(&before);

@@ -199,7 +199,7 @@ fn stores_through_other_mappings_of_the_same_pages_are_found_too() {
 }
 
 #[test]
-fn what_is_locked_for_io_is_written_whatever_the_kernel_notes() {
+fn a_range_locked_for_io_is_written_whole_by_every_sync() {
     let (mm, bdi) = storage(NEVER);
     let backing = Store::with(&pattern(1, 0, 1 << 20));
     let file = file(&bdi, &backing);
@@ -223,7 +223,7 @@ fn what_is_locked_for_io_is_written_whatever_the_kernel_notes() {
 }
 
 #[test]
-fn what_is_left_of_a_file_that_was_cut_stays_tracked() {
+fn the_kept_part_of_a_truncated_file_stays_tracked() {
     let (mm, bdi) = storage(NEVER);
     let mut expected = pattern(1, 0, 4 << 20);
     let backing = Store::with(&expected);

@@ -279,7 +279,7 @@ fn a_fault_waits_for_short_pins_that_lie_everywhere() {
 }
 
 #[test]
-fn what_a_device_wrote_is_written_back() {
+fn bytes_written_by_a_device_are_written_back() {
     let (mm, bdi) = storage(32);
     let store = Store::with(&pattern(1, 0, 1 << 20));
     let file = file(&bdi, &store);
@@ -352,7 +352,7 @@ fn the_flusher_leaves_what_a_device_may_write_alone() {
 }
 
 #[test]
-fn what_devices_may_write_stops_no_writer() {
+fn write_pins_beyond_the_dirty_limit_stall_no_writer() {
     let (mm, bdi) = storage(32);
     let pinned = file(&bdi, &Store::with(&pattern(1, 0, 12 << 20)));
     let other = file(&bdi, &Store::with(&[]));
@@ -404,7 +404,7 @@ fn pins_beyond_their_share_are_refused_and_name_who_has_it() {
 }
 
 #[test]
-fn what_a_mapping_holds_and_is_pinned_counts_once() {
+fn pages_both_pinned_and_held_by_a_mapping_count_once() {
     let (mm, bdi) = storage(64);
     let file = file(&bdi, &Store::with(&pattern(1, 0, 24 << 20)));
     let all = 24 * MIB / PAGE;
@@ -570,7 +570,7 @@ fn a_pinned_folio_is_filled_again_in_place_when_others_change_the_file() {
 }
 
 #[test]
-fn what_is_given_up_keeps_its_pins() {
+fn discarded_dirty_pages_keep_their_pins() {
     let (mm, bdi) = storage(32);
     let store = Store::with(&pattern(1, 0, 1 << 20));
     let file = file(&bdi, &store);

@@ -256,7 +256,7 @@ fn all_misses_are_on_their_way_before_one_is_waited_for() {
 }
 
 #[test]
-fn what_is_cached_is_copied_while_the_disk_works() {
+fn a_batch_copies_cached_data_while_its_misses_are_read() {
     let (mm, bdi) = storage(16);
     let content = pattern(4, 0, SIZE);
     let store = Background::with(&content, false, &[]);

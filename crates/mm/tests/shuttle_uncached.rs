@@ -2,7 +2,7 @@
 //! what goes around the cache against what goes through it. What is read is what some order of the calls permits, and each page is
 //! counted once.
 //!
-//! A mutation that `what_is_faulted_in_beside_an_uncached_reader_stays` finds: a fault leaves the mark.
+//! A mutation that `a_page_faulted_in_beside_an_uncached_reader_stays_cached` finds: a fault leaves the mark.
 #![cfg(shuttle)]
 #![allow(missing_docs)]
 
@@ -229,7 +229,7 @@ fn drop_against_cached_reader_against_redirty_against_fault() {
 
 /// Whichever comes first, a fault or the drop of what an uncached reader brought in: the page of the fault is there in the end.
 #[test]
-fn what_is_faulted_in_beside_an_uncached_reader_stays() {
+fn a_page_faulted_in_beside_an_uncached_reader_stays_cached() {
     sample(1000, || {
         let end = run(&[
             |file| {

@@ -278,7 +278,7 @@ fn a_full_store_takes_overwrites() {
 
 /// What was overwritten is dirty and has its place: it takes no room from others once it is written.
 #[test]
-fn what_is_dirty_is_written_before_a_write_is_refused() {
+fn dirty_overwrites_are_written_before_a_write_is_refused() {
     let bed = Bed::of_mib(8);
     let file = bed.file();
     write(&file, 0, 4 * MIB).unwrap();

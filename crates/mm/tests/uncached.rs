@@ -102,7 +102,7 @@ fn uncached_backward_and_strided_scans_read_each_page_once() {
 }
 
 #[test]
-fn what_was_cached_before_stays() {
+fn uncached_reads_keep_pages_cached_before() {
     let (_mm, _store, file) = rig(16, 1024);
     read(&file, 100 * PAGE, 200 * PAGE_SIZE);
     let resident = file.stats().resident_pages;
@@ -222,12 +222,12 @@ fn leave_over_beside(pinned: u64) {
 }
 
 #[test]
-fn what_is_left_over_is_bounded_and_leaves_first() {
+fn pages_left_by_uncached_reads_are_bounded_and_evicted_first() {
     leave_over_beside(0);
 }
 
 #[test]
-fn what_is_left_over_leaves_first_though_a_device_may_write_to_more_pages() {
+fn pages_left_by_uncached_reads_are_evicted_first_beside_write_pinned_pages() {
     leave_over_beside(1000);
 }
 
@@ -422,7 +422,7 @@ fn pages_that_were_cached_stay_when_they_are_written_uncached() {
 }
 
 #[test]
-fn what_is_used_before_it_is_durable_stays() {
+fn pages_used_before_they_are_durable_stay_cached() {
     let (_mm, slow, file) = slow_rig(64);
     let held = slow.pause.lock().unwrap();
     for page in 0..3 {
@@ -502,7 +502,7 @@ fn uncached_data_whose_write_failed_stays_until_it_is_written() {
 }
 
 #[test]
-fn what_is_left_over_gives_way_beside_data_that_cannot_be_written() {
+fn pages_left_by_uncached_reads_are_reclaimed_beside_unwritable_data() {
     let (mm, slow, unwritten) = slow_rig(16);
     slow.failing.store(true, Ordering::Relaxed);
     write(&unwritten, 0, &pattern(0, 0, 890 * PAGE_SIZE));

@@ -551,7 +551,7 @@ fn a_file_is_mapped_beside_views_of_pages_all_over_the_memory() {
 }
 
 #[test]
-fn what_is_pinned_is_copied_and_a_pin_replaces_what_is_viewed() {
+fn views_of_pinned_folios_are_copies_and_a_pin_replaces_a_viewed_folio() {
     let (mm, bdi) = storage(8);
     let bytes = pattern(1, 0, PAGE_SIZE);
     let file = file(&bdi, &Store::with(&bytes));

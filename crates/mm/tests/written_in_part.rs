@@ -105,7 +105,7 @@ fn a_page_with_views_is_written_in_part_all_the_same() {
 
 /// The kernel or a device may store anywhere in what is held for I/O, and nobody notices.
 #[test]
-fn what_is_held_for_io_is_written_whole() {
+fn a_page_locked_for_io_is_written_whole() {
     let (backing, file) = shared(16, PAGE_SIZE, true);
     write(&file, 10, b"ours");
     let vma = file

@@ -289,7 +289,7 @@ fn nothing_is_evicted_while_its_flush_is_under_way() {
 /// The store forgets what was written at every flush; only the cache has it. Reading and writing five
 /// times the bound beside it must not take it away.
 #[test]
-fn what_no_flush_confirmed_is_never_evicted() {
+fn data_without_a_confirmed_flush_is_never_evicted() {
     let s = setup(8 * MIB);
     let data = FILL.bytes(0, 100 * PAGE);
     let lose = Effect::Lose(Errno::EIO, Lost::DataAndLive);

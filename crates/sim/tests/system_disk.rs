@@ -312,7 +312,7 @@ const VICTIM: &str = "FOLIOCACHE_TEST_VICTIM";
 
 #[test]
 #[ignore = "system tier"]
-fn what_a_killed_test_leaves_is_removed_by_the_next_run() {
+fn mounts_and_devices_of_a_killed_test_are_removed_by_the_next_run() {
     if Disk::skip() {
         return;
     }
@@ -334,7 +334,7 @@ fn what_a_killed_test_leaves_is_removed_by_the_next_run() {
     }
     let mut victim = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "--ignored", "--nocapture"])
-        .arg("what_a_killed_test_leaves_is_removed_by_the_next_run")
+        .arg("mounts_and_devices_of_a_killed_test_are_removed_by_the_next_run")
         .env(VICTIM, "1")
         .stdout(Stdio::piped())
         .spawn()

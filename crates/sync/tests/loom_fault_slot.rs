@@ -78,7 +78,7 @@ fn remove(slot: &Slot<Value>, value: &Value) {
 }
 
 #[test]
-fn what_a_fault_has_found_is_there_until_it_ends() {
+fn a_value_found_by_a_fault_lives_until_the_fault_ends() {
     explore(3, 40_000, || {
         let slot = slot();
         let value = Value::new();

@@ -40,7 +40,7 @@ pub fn current() -> Option<usize> {
 #[cfg(all(target_arch = "x86_64", target_env = "gnu", not(miri)))]
 mod rseq {
     use std::ffi::CStr;
-    use std::sync::atomic::{AtomicIsize, Ordering};
+    use core::sync::atomic::{AtomicIsize, Ordering};
 
     /// Where a thread's area lies from its thread pointer, once it was looked up.
     static OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);

@@ -675,7 +675,7 @@ fn refused() {
 }
 
 #[test]
-fn what_is_not_resolved_is_sigbus_of_the_program() {
+fn an_unresolved_fault_kills_the_program_with_sigbus() {
     assert_dies_of(libc::SIGBUS, "", "refused");
 }
 

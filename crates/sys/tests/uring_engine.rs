@@ -287,7 +287,7 @@ fn dropping_the_engine_waits_for_what_is_in_flight() {
 }
 
 #[test]
-fn what_is_queued_ends_before_the_engine_does() {
+fn dropping_the_engine_waits_for_queued_requests() {
     let Some(engine) = engine() else { return };
     let arena = forever(32);
     let (_file, fd) = filled(4 * MIB, 5);

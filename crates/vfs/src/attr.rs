@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_doubted_is_not_believed() {
+    fn doubted_attributes_are_not_believed() {
         let cell = cell(0o644);
         assert!(!cell.is_believed(0));
         let before = cell.doubts();
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nowhere_else_is_always_believed() {
+    fn attributes_without_a_store_are_always_believed() {
         let cell = cell(0o644).without_store();
         cell.doubt();
         assert!(cell.is_believed(u64::MAX - 1));
@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_of_one_moment() {
+    fn settled_attributes_are_a_consistent_snapshot() {
         let cell = cell(0o644);
         assert_eq!(cell.get_settled(), None);
         cell.settle(5);
@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_again_has_the_size_that_it_was_settled_with() {
+    fn attributes_settled_again_take_the_size_given_to_settle() {
         let cell = cell(0o644);
         cell.settle(5);
         cell.update(|attributes| attributes.size = 9);

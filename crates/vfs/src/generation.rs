@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_remembered_holds_until_a_change_begins() {
+    fn a_remembered_generation_holds_until_a_change_begins() {
         let generation = Generation::default();
         let remembered = generation.to_remember().unwrap();
         assert!(generation.is(remembered));

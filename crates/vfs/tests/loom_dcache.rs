@@ -204,7 +204,7 @@ fn an_exchange_beside_a_look_up_under_the_lock_ends() {
 }
 
 #[test]
-fn what_is_found_is_not_evicted() {
+fn a_dentry_that_was_found_is_not_evicted() {
     explore(2, 1000, || {
         let t = Setup::new();
         drop(t.add(&t.root, "a", Node::new(2, false)));

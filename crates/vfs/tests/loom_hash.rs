@@ -194,7 +194,7 @@ fn look(table: &Table) -> bool {
 // with a fence in a model, which would order it.
 
 #[test]
-fn what_stands_behind_a_removed_node_is_met_as_it_was_inserted() {
+fn a_reader_past_a_removed_node_sees_nodes_as_they_were_inserted() {
     explore(3, 100, || {
         let table = Table::new(1, &[0, 1]);
         for node in &*table.nodes {
@@ -217,7 +217,7 @@ fn what_stands_behind_a_removed_node_is_met_as_it_was_inserted() {
 }
 
 #[test]
-fn who_is_led_astray_meets_nodes_as_they_were_inserted() {
+fn a_reader_led_to_another_chain_sees_nodes_as_they_were_inserted() {
     explore(3, 100, || {
         let table = Table::new(2, &[0, 1, 2]);
         let [_, new, moving] = &table.nodes[..] else {

@@ -177,7 +177,7 @@ fn a_failed_filling_wakes_who_waits() {
 
 /// Who judges sees what those did who had the inode, and nobody has it meanwhile.
 #[test]
-fn what_is_dirty_stays() {
+fn a_dirty_inode_is_not_evicted() {
     static EVICTED: Flag = Flag::new(false);
     explore(2, 1000, || {
         let cache = cache();

@@ -302,7 +302,7 @@ fn race_with_ours(
 }
 
 #[test]
-fn what_we_make_and_others_remove_is_not_believed() {
+fn a_name_that_we_make_and_others_remove_is_not_believed() {
     let link = |sb: &SuperBlock, a: &Dir, b: &Dir| {
         let file = sb.lookup_name(b, OsStr::new("f"))?;
         sb.link(&file.inode, a, OsStr::new("g"), None).map(drop)
@@ -312,14 +312,14 @@ fn what_we_make_and_others_remove_is_not_believed() {
 }
 
 #[test]
-fn what_we_remove_and_others_make_is_not_believed_to_be_missing() {
+fn a_name_that_we_remove_and_others_make_is_not_believed_missing() {
     let unlink = |sb: &SuperBlock, a: &Dir, _: &Dir| sb.unlink(a, OsStr::new("f"), None);
     let make = |names: &Names| names.move_to((B, "f"), (A, "f"), false).unwrap();
     race_with_ours(unlink, (A, "f", false), make, Some(FILE_OF_B));
 }
 
 #[test]
-fn what_we_move_and_others_remove_is_not_believed() {
+fn a_name_that_we_move_and_others_remove_is_not_believed() {
     let rename = |sb: &SuperBlock, a: &Dir, b: &Dir| {
         let (from, to) = (OsStr::new("f"), OsStr::new("g"));
         sb.rename(a, from, b, to, RenameMode::Replace, None)
@@ -365,11 +365,11 @@ fn race_with_our_rename(mode: RenameMode) {
 }
 
 #[test]
-fn what_we_move_is_not_believed_by_the_watch_of_its_old_directory() {
+fn a_moved_file_is_not_believed_by_the_watch_of_its_old_directory() {
     race_with_our_rename(RenameMode::Replace);
 }
 
 #[test]
-fn what_we_exchange_is_not_believed_by_the_watch_of_its_old_directory() {
+fn an_exchanged_file_is_not_believed_by_the_watch_of_its_old_directory() {
     race_with_our_rename(RenameMode::Exchange);
 }

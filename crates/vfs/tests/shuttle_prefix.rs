@@ -89,7 +89,7 @@ fn two_directories_that_change_places_are_found_where_they_are() {
 }
 
 #[test]
-fn what_is_remembered_beside_a_change_does_not_outlive_it() {
+fn a_directory_remembered_beside_a_change_is_not_used_after_it() {
     let exchange = |names: &SuperBlock| rename(names, "b", RenameMode::Exchange);
     race(1, exchange, Some(FILE_OF_B));
 }

@@ -147,7 +147,7 @@ pub(crate) const BUGS: &[Bug] = &[
         "clean_when_written",
         "a written folio is clean before any flush",
         Unit,
-        &["sim::fsync_truth::what_no_flush_confirmed_is_never_evicted"],
+        &["sim::fsync_truth::data_without_a_confirmed_flush_is_never_evicted"],
     ),
     bug(
         "mm",
@@ -224,7 +224,7 @@ pub(crate) const BUGS: &[Bug] = &[
         "closed_file_not_written",
         "a closed file waits for its age before it is written",
         Unit,
-        &["foliocache::closed::what_was_closed_is_in_the_source_a_moment_later"],
+        &["foliocache::closed::a_closed_file_is_in_the_source_a_moment_later"],
     ),
     bug(
         "mm",
@@ -280,7 +280,7 @@ pub(crate) const BUGS: &[Bug] = &[
         "pinned_without_dirtying",
         "a pin for a device's writes makes nothing dirty",
         Unit,
-        &["mm::pins::what_a_device_wrote_is_written_back"],
+        &["mm::pins::bytes_written_by_a_device_are_written_back"],
     ),
     bug(
         "mm",
@@ -405,7 +405,7 @@ pub(crate) const BUGS: &[Bug] = &[
         "no_fdatasync",
         "a flush makes no system call",
         System,
-        &["foliocache::system_power_cut::what_was_synced_survives_a_power_cut_of_the_disk"],
+        &["foliocache::system_power_cut::synced_data_and_names_survive_a_power_cut_of_the_disk"],
     )
     .needs(&[Need::Root, Need::Mkfs, Need::Fuse]),
     bug(
@@ -504,7 +504,7 @@ pub(crate) const BUGS: &[Bug] = &[
         "a node goes one look-up before the kernel forgets it",
         Unit,
         &[
-            "fuse::lib::tests::what_is_looked_up_while_it_is_asked_for_stays_as_long_as_its_count_says",
+            "fuse::lib::tests::a_node_looked_up_during_a_forget_request_lives_until_its_count_is_zero",
         ],
     ),
     bug(

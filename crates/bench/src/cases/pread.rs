@@ -40,7 +40,7 @@ const BESIDE_COPY: [(&str, &str, f64, usize); 3] = [
 
 /// Crowds that read one page: name, ratio, what it is to reach, and bytes of a read.
 const CROWDS: [(&str, &str, f64, usize); 2] = [
-    ("pread 4 KiB, crowd", "pread4k_crowd_vs_threads", 0.8, PAGE),
+    ("pread 4 KiB, crowd", "pread4k_crowd_vs_threads", 0.7, PAGE),
     ("pread 64 B, crowd", "pread64_crowd_vs_threads", 0.5, 64),
 ];
 

@@ -61,7 +61,7 @@ fn ordered(dir: &Directory, threads: usize) -> Walk {
 }
 
 #[test]
-fn what_is_read_ahead_stays_within_its_bound() {
+fn an_ordered_walk_reads_ahead_within_its_bounds() {
     let dir = memfs();
     for i in 0..100 {
         fill(&dir, &format!("a{i}"), 700);
@@ -97,7 +97,7 @@ fn what_is_read_ahead_stays_within_its_bound() {
 }
 
 #[test]
-fn what_waits_out_of_order_is_bounded() {
+fn an_unordered_walk_bounds_its_waiting_entries() {
     let dir = memfs();
     for i in 0..2000 {
         fill(&dir, &format!("d{i}"), 8);
@@ -122,7 +122,7 @@ fn what_waits_out_of_order_is_bounded() {
 }
 
 #[test]
-fn what_comes_next_is_read_where_there_is_no_room_ahead() {
+fn the_next_directory_is_read_when_the_read_ahead_is_full() {
     static GO: AtomicBool = AtomicBool::new(false);
     let dir = memfs();
     fill(&dir, "b", 100_000);

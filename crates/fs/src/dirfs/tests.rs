@@ -227,7 +227,7 @@ fn a_descriptor_comes_with_the_answer_of_the_source() {
 }
 
 #[test]
-fn what_direct_io_or_the_ring_refuses_at_the_end_is_read_all_the_same() {
+fn a_read_refused_by_direct_io_or_the_ring_falls_back_to_a_buffered_read() {
     let source = tempfile::tempdir().expect("a directory");
     let (fs, node) = with_file(source.path(), DirFsOptions::default());
     let fds = node.descriptors(false).expect("descriptors");

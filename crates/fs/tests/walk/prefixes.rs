@@ -248,7 +248,7 @@ fn ways_of_another_file_system_are_not_followed() {
 /// A path leads where it led when the call began or later: while directories are exchanged, closed and
 /// opened, removed and made, a thread that sees no change begin during its call sees what held then.
 #[test]
-fn nobody_is_led_where_a_path_led_before() {
+fn a_walk_sees_every_change_made_before_it_began() {
     let names = &memory();
     make(names);
     names.make_dir("other");

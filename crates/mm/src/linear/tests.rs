@@ -223,7 +223,7 @@ fn the_edges_of_a_hole_show_zeros_though_their_pages_were_evicted() {
 }
 
 #[test]
-fn what_was_stored_beyond_the_end_is_zero_when_the_file_grows_though_it_was_evicted() {
+fn bytes_stored_beyond_the_end_are_zero_when_an_evicted_file_grows() {
     let world = World::new(32);
     let (file, _) = world.file(1, 11);
     file.truncate(10 * PAGE + 100).expect("truncate");

@@ -120,7 +120,7 @@ fn a_thread_reads_while_its_locals_are_destroyed() {
 /// Readers follow a pointer and check what they find; the writer swaps it, waits, and spoils the old object.
 /// The objects are never freed, so that a failure is a wrong value and not undefined.
 #[test]
-fn nobody_sees_a_spoilt_object() {
+fn readers_never_see_a_spoilt_object() {
     const LIVE: u64 = 0x6c69_7665;
     const SPOILT: u64 = 0x6465_6164;
     let scale: u64 = std::env::var("FOLIOCACHE_STRESS")

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_discarded_is_zeros() {
+    fn discarded_pages_read_as_zeros() {
         let range = AnonymousRange::map(3).expect("memory");
         assert_eq!(range.pages(), 3);
         let byte = |page: usize| range.as_ptr().as_ptr().wrapping_add(page * PAGE_SIZE);

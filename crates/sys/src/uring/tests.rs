@@ -112,7 +112,7 @@ fn a_short_vector_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn what_a_caller_is_told() {
+fn first_gap_or_error_sets_the_result() {
     let piece = |len, done, error| {
         let mut piece = split(0, &[at(0x1000, len)], RUN_MAX).unwrap().remove(0);
         piece.memory.advance(done);

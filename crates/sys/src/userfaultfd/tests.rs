@@ -285,7 +285,7 @@ fn a_thread_is_told_of_each_kind_of_fault() {
 }
 
 #[test]
-fn what_cannot_be_a_window_is_refused() {
+fn invalid_window_ranges_are_refused() {
     let faults = Userfaultfd::open(Handler::Signal).unwrap();
     let rig = Rig::new(Handler::Signal);
     // SAFETY: nothing becomes a window.

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_near_an_inode_is_found_again_and_what_lies_far_away_is_the_inode() {
+    fn attributes_near_an_inode_are_packed_and_far_ones_are_replaced_by_the_inode() {
         let near = 127 << 20;
         let top = (1 << 47) - 256;
         for inode in [64, 0x7f12_3456_7880 & !63, top] {

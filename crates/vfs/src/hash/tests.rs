@@ -50,7 +50,7 @@ fn free(node: NonNull<Node>) {
 }
 
 #[test]
-fn what_is_inserted_is_found_and_what_is_removed_is_not() {
+fn inserted_nodes_are_found_and_removed_nodes_are_not() {
     let mut table = RcuHash::new(4, Arc::new(Unbounded));
     assert!(!has(&table, 1));
     add(&table, 1);

@@ -203,7 +203,7 @@ fn the_hand_spares_what_is_held_found_or_wanted() {
 }
 
 #[test]
-fn what_is_removed_is_missed_and_lives_on_with_its_holders() {
+fn a_removed_inode_is_not_found_and_lives_as_long_as_its_holders() {
     let s = setup(1 << 20);
     let old = s.get(1);
     assert!(s.cache.remove(&old));

@@ -63,7 +63,7 @@ fn objects_lie_side_by_side() {
 }
 
 #[test]
-fn what_is_free_is_used_again() {
+fn freed_slots_are_used_again() {
     let slab = Slab::new(Arc::new(Unbounded));
     let mut objects: Vec<_> = (0..4 * SLOTS)
         .map(|n| Some(slab.alloc(object(n))))
@@ -83,7 +83,7 @@ fn what_is_free_is_used_again() {
 }
 
 #[test]
-fn what_other_threads_left_free_is_used() {
+fn free_slots_in_pages_of_other_threads_are_used() {
     let slab = Slab::new(Arc::new(Unbounded));
     let fill = |from: usize| -> Vec<_> {
         let numbers = from..from + 40 * SLOTS;

@@ -110,7 +110,7 @@ fn frames_are_taken_back_in_part_and_what_is_not_is_punched() {
 }
 
 #[test]
-fn what_was_freed_after_a_part_was_taken_back_is_punched_whole() {
+fn a_block_freed_again_after_parts_were_taken_back_is_punched_whole() {
     let frames = frames(16);
     let range = frames.new_range(512, NOBODY).expect("a range");
     take(&frames, range.base(), 9, 1);
@@ -391,7 +391,7 @@ fn a_range_has_room_for_the_file_to_grow() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_refused_with_the_figures() {
+fn a_range_larger_than_the_space_is_refused_with_both_sizes() {
     let frames = frames(16);
     let space = u64::from(frames.linear.frames.end - frames.linear.frames.start);
     let error = frames.new_range(space + 1, NOBODY).expect_err("too large");

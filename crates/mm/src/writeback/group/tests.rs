@@ -207,7 +207,7 @@ fn a_panic_of_the_store_is_an_error_of_its_group_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn nobody_gathers_alone_and_who_gathers_in_vain_does_not_again() {
+fn a_lone_leader_does_not_gather_and_a_vain_gather_is_not_repeated() {
     let (bed, end) = Bed::new();
     drop(end);
     let expected = || bed.groups().state.lock().expected;

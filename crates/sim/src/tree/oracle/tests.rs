@@ -162,7 +162,7 @@ fn every_name_of_a_linked_file_is_promised() {
 }
 
 #[test]
-fn what_was_found_is_promised_from_then_on() {
+fn an_oracle_promises_the_tree_it_was_made_from() {
     let found = dir([("a", file(1)), ("d", dir([("b", empty())]))]);
     let oracle = TreeOracle::from_found(&found);
     assert_eq!(oracle.check(&found), Ok(()));

@@ -87,7 +87,7 @@ fn a_window_shows_the_same_bytes_until_they_are_punched() {
 }
 
 #[test]
-fn what_is_not_whole_pages_is_refused() {
+fn unaligned_and_out_of_range_requests_are_refused() {
     let (range, memory) = shared(2 * MIB);
     let area = WindowArea::reserve(2 * MIB).unwrap();
     // SAFETY: the area is used by nobody.
