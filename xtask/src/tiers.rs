@@ -409,8 +409,7 @@ impl Workspace {
                 "test --locked --release {} --test system_* -- --include-ignored --test-threads=1",
                 select(&system)
             );
-            let step = Step::cargo(tier, "tests", &arguments, 25);
-            let step = step.needs(&[Need::Compiler, Need::Make, Need::Fuse, Need::Fincore]);
+            let step = Step::cargo(tier, "tests", &arguments, 25).needs(MOUNT);
             let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }

@@ -2,32 +2,38 @@
 # Compares a mount with the directory itself, and with bindfs if it is installed: what people do with trees of small
 # files, and PostgreSQL. Needs root, for the kernel's caches and the mounts.
 #
-#   crates/cli/examples/compare_directory.sh DIRECTORY [-f FILES] [-r ROUNDS] [-k none|mapped|all] [-b BINARY] [CASE...]
+#   crates/cli/examples/compare_directory.sh DIRECTORY [-f FILES] [-r ROUNDS] [-k none|mapped|all] [-b BINARY]
+#       [-n DESCRIPTORS] [-u USER] [CASE...]
 #
 # DIRECTORY is made and may be any on the file system to measure; what is made in it is removed again. Each place
 # gets a tree of its own of FILES files of 6 KB (5,000), made anew for each round, so that no place works in what another
 # left. In each round the places take turns, each round in another order. A figure is the median of the rounds, a ratio
 # the median of the rounds' ratios of speeds: 1 is as fast as the directory, 0.5 takes twice as long.
 #
+# -n sets the limit of open files, soft and hard. With -u a user of this number mounts, by fusermount3, and works in both
+# places; bindfs and pgbench are left out.
+#
 # Cases: find ls git grep_cold grep cp tar clone pgbench; all of them by default. pgbench (4 clients) takes
 # PostgreSQL, whose programs are looked for in PATH and in /usr/lib/postgresql.
 set -euo pipefail
 
 usage() {
-    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 [ $# -ge 1 ] || usage
 top=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
-files=5000 rounds=5 kernel_cache=mapped binary= seconds=10
-while getopts f:r:k:b:s: option; do
+files=5000 rounds=5 kernel_cache=mapped binary= seconds=10 descriptors= user=
+while getopts f:r:k:b:s:n:u: option; do
     case $option in
     f) files=$OPTARG ;;
     r) rounds=$OPTARG ;;
     k) kernel_cache=$OPTARG ;;
     b) binary=$OPTARG ;;
     s) seconds=$OPTARG ;;
+    n) descriptors=$OPTARG ;;
+    u) user=$OPTARG ;;
     *) usage ;;
     esac
 done
@@ -56,6 +62,14 @@ elif ! id postgres >/dev/null 2>&1; then
     leave_out pgbench "there is no user postgres to run it"
 fi
 
+[ -z "$descriptors" ] || ulimit -n "$descriptors"
+as=() mount_options=(--allow-other)
+if [ -n "$user" ]; then
+    as=(env HOME=/ setpriv --reuid "$user" --regid "$user" --clear-groups --)
+    mount_options=() places="directory mount"
+    leave_out pgbench "it has a user of its own"
+fi
+
 # Where a place is seen, and what is behind it.
 at() { if [ "$1" = directory ]; then echo "$top/directory"; else echo "$top/$1"; fi }
 behind() { if [ "$1" = directory ]; then echo "$top/directory"; else echo "$top/$1.source"; fi }
@@ -79,9 +93,10 @@ trap 'exit 1' INT TERM
 serve() {
     mkdir -p "$top/$1" "$top/$1.source"
     chmod 755 "$top" "$top/$1" "$top/$1.source"
-    "${@:2}" >/dev/null &
+    [ -z "$user" ] || chown "$user" "$top/$1" "$top/$1.source"
+    "${as[@]}" "${@:2}" >/dev/null &
     for _ in $(seq 100); do
-        mountpoint -q "$top/$1" && return
+        grep -q " $top/$1 fuse" /proc/self/mounts && return
         sleep 0.1
     done
     echo "$1 is not mounted after ten seconds" >&2
@@ -89,7 +104,8 @@ serve() {
 }
 mkdir -p "$top/directory"
 chmod 755 "$top/directory"
-serve mount "$binary" mount "$top/mount.source" "$top/mount" --memory 512M --allow-other --kernel-cache "$kernel_cache"
+[ -z "$user" ] || chown "$user" "$top/directory"
+serve mount "$binary" mount "$top/mount.source" "$top/mount" --memory 512M --kernel-cache "$kernel_cache" "${mount_options[@]}"
 case $places in *bindfs*) serve bindfs bindfs -f "$top/bindfs.source" "$top/bindfs" ;; esac
 
 # A tree of $files files in directories of 50, in git, as an archive.
@@ -115,7 +131,7 @@ timed() {
     local place=$1 what=$2 start end
     shift 2
     start=$EPOCHREALTIME
-    "$@" >/dev/null
+    "${as[@]}" "$@" >/dev/null
     end=$EPOCHREALTIME
     echo "$round $what $place $(echo "$end - $start" | tr , . | bc)" >>"$top/samples"
 }
@@ -135,6 +151,7 @@ prepare() {
         git -C "$tree/tree" add .
         git -C "$tree/tree" -c user.name=a -c user.email=a@b commit -qm tree
     fi
+    [ -z "$user" ] || chown -R "$user" "$tree"
     # The tree is left alone, and no news of it wait.
     sync
     sleep 1
@@ -147,30 +164,30 @@ run() {
     prepare "$place"
     git config --global --get-all safe.directory '^\*$' >/dev/null 2>&1 || export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
     if wants find; then
-        find "$tree" >/dev/null
+        "${as[@]}" find "$tree" >/dev/null
         timed "$place" find find "$tree" -size +0
     fi
     if wants ls; then
-        ls -lR "$tree" >/dev/null
+        "${as[@]}" ls -lR "$tree" >/dev/null
         timed "$place" ls ls -lR "$tree"
     fi
     if wants git; then
         # The first writes an index of what is seen here. The second has the kernel ask for the attributes of what the first
         # has read.
-        git -C "$tree" status >/dev/null
-        git -C "$tree" status >/dev/null
+        "${as[@]}" git -C "$tree" status >/dev/null
+        "${as[@]}" git -C "$tree" status >/dev/null
         timed "$place" git git -C "$tree" status
     fi
     if wants grep_cold || wants grep; then
         forget
         timed "$place" grep_cold grep -r "no such words" "$tree" || true
         # As with git: this asks for the attributes of what was read.
-        grep -r "no such words" "$tree" >/dev/null || true
+        "${as[@]}" grep -r "no such words" "$tree" >/dev/null || true
         timed "$place" grep grep -r "no such words" "$tree" || true
     fi
     if wants cp; then timed "$place" cp cp -r "$tree" "$here/copy"; fi
     if wants tar; then
-        mkdir "$here/unpacked"
+        "${as[@]}" mkdir "$here/unpacked"
         timed "$place" tar tar -C "$here/unpacked" -xf "$top/tree.tar"
     fi
     if wants clone; then timed "$place" clone git clone -q --no-local "$tree" "$here/clone"; fi

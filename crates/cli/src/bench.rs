@@ -59,7 +59,7 @@ pub(crate) struct BenchArguments {
     /// Folder below which files are made for as long as the case runs [default: a temporary one].
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
-    /// A trace to read by: a text with an access a line, the number of a page, or that of the first page and how many
+    /// A trace to replay: a text with an access a line, the number of a page, or that of the first page and how many
     /// are read from there on. A # begins a comment, to the end of the line.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,

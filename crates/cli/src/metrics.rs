@@ -29,8 +29,8 @@ pub(crate) fn listen(text: &str) -> Result<TcpListener, String> {
         .map_err(|_| format!("--metrics {text} is no address: give one such as 127.0.0.1:9101"))?;
     if !address.ip().is_loopback() {
         return Err(format!(
-            "--metrics {text}: whoever can reach the address can read the figures, so it must be of the \
-             loopback interface, such as 127.0.0.1:{}",
+            "--metrics {text}: the figures have no password, so the address must be of the loopback \
+             interface, such as 127.0.0.1:{}",
             address.port()
         ));
     }

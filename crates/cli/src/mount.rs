@@ -162,7 +162,8 @@ impl KernelCacheArgument {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum WritebackArgument {
-    /// Some 50 ms after the close. A kill of this process loses files that were closed in that time.
+    /// Some 50 ms after the close, with --kernel-cache all up to two seconds. A kill of this process loses files that were
+    /// closed in that time.
     Begin,
     /// Before close(2) returns, which reports errors. A kill loses no closed file. Each close is a request, and waits for
     /// SOURCE if the file was written.

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Folder, in_kernel_cache, memory_of, pattern, run, shell, wait_for};
+use common::{Folder, in_kernel_cache, lacks, memory_of, pattern, run, shell, wait_for};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -16,6 +16,9 @@ use std::time::Duration;
 #[test]
 #[ignore = "system tier"]
 fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
+    if lacks(&["fincore"]) {
+        return;
+    }
     const BOUND: u64 = 32 << 20;
     let folder = Folder::new("memory");
     let content = pattern(1 << 20, 3);

@@ -112,7 +112,8 @@ impl Cache {
     /// each handle has its own [`read_only`](DirectoryOptions::read_only), and [`ignore_lock`](DirectoryOptions::ignore_lock) counts the first
     /// time that the directory is opened for writing. The file system and its cached pages stay until the cache goes.
     ///
-    /// Blocks on I/O. Costs a thread and some hundred KiB outside the bound.
+    /// Blocks on I/O. Costs up to four threads and some hundred KiB outside the bound, and up to four threads more once async
+    /// calls have to wait.
     ///
     /// # Errors
     /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above or below one that is in use;

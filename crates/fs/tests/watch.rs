@@ -13,6 +13,7 @@ use foliocache_vfs::{
     Attr, Credentials, DirEntryBuf, FallocateMode, FileSystem, Inode, OpContext, OpenDirectory,
     OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock, WalkFlags,
 };
+use rustix::fs::IFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -557,6 +558,51 @@ fn a_second_name_made_in_a_directory_not_in_use_is_seen_by_an_open() {
     });
     fs::write(world.path("b/file"), "the newest").expect("written");
     world.shows("a/file", |attr| attr.is_ok_and(|attr| attr.size == 10));
+}
+
+/// Writes through such a descriptor are told to the directory of that name alone, which nobody watches.
+#[test]
+fn writes_by_a_name_that_is_gone_are_seen_by_an_open() {
+    let source = on_disk();
+    for dir in ["a", "b"] {
+        fs::create_dir(source.path().join(dir)).expect("a directory");
+    }
+    fs::write(source.path().join("a/file"), "old").expect("a file");
+    let (name, other) = (source.path().join("a/file"), source.path().join("b/file"));
+    fs::hard_link(&name, &other).expect("a link");
+    let theirs = File::options().write(true).open(&other).expect("it");
+    fs::remove_file(&other).expect("removed");
+    let mut options = DirFsOptions::default();
+    options.revalidate_after = Duration::from_millis(20);
+    let world = World::with(source, options);
+    world.warm("a/file");
+    theirs.write_all_at(b"newer", 0).expect("written");
+    world.reads("a/file", b"newer");
+    world.shows("a/file", |attr| attr.is_ok_and(|attr| attr.size == 5));
+}
+
+/// The guide says so.
+#[test]
+fn flags_that_others_set_are_not_seen() {
+    let world = World::with_file(b"content", true);
+    world.warm("file");
+    let before = world.stat("file").expect("it").ctime;
+    thread::sleep(Duration::from_millis(20));
+    let theirs = File::open(world.path("file")).expect("it");
+    let flags = rustix::fs::ioctl_getflags(&theirs).expect("flags");
+    rustix::fs::ioctl_setflags(&theirs, flags | IFlags::NODUMP).expect("a flag");
+    let changed = theirs.metadata().expect("it");
+    assert_ne!(
+        (changed.ctime(), changed.ctime_nsec()),
+        (before.sec, before.nsec.into())
+    );
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(world.stat("file").expect("it").ctime, before);
+    // With the next change they are.
+    theirs
+        .set_permissions(Permissions::from_mode(0o600))
+        .expect("a mode");
+    world.shows("file", |attr| attr.is_ok_and(|attr| attr.ctime != before));
 }
 
 /// Descriptors of this process that keep what was removed below a directory.

@@ -146,6 +146,13 @@ pub(crate) struct Within {
     told: bool,
 }
 
+/// How often a directory was doubted, and news were lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ToldSoFar {
+    doubts: u32,
+    losses: u32,
+}
+
 impl FuseConn {
     /// What a mount of `names` begins with.
     pub(crate) fn new(names: &Arc<SuperBlock>, options: &MountOptions) -> Result<FuseConn, Errno> {
@@ -419,14 +426,37 @@ impl FuseConn {
         told.then_some(within.inode)
     }
 
+    /// What was told so far of what lies in a directory. To be taken before something in it is asked for.
+    fn told_so_far(&self, dir: &Inode) -> ToldSoFar {
+        ToldSoFar {
+            doubts: dir.attributes().doubts(),
+            losses: self.news.losses(),
+        }
+    }
+
     /// Tells the kernel of an inode, which it then may use until it forgets it. If the attributes `are_known`, the file system
-    /// has just been told of those in memory.
-    fn entry(&self, within: &Within, named: &Named, are_known: bool) -> Result<Entry, Errno> {
+    /// has just been told of those in memory. It was asked when so much was told as in `before`.
+    fn entry(
+        &self,
+        within: &Within,
+        named: &Named,
+        are_known: bool,
+        before: ToldSoFar,
+    ) -> Result<Entry, Errno> {
         let dir = within.told.then_some(&*within.inode);
         let inode = &named.inode;
+        // The watch of a directory itself tells of its attributes. They are asked for below.
+        let (teller, before) = match inode.is_directory() {
+            true => (&**inode, self.told_so_far(inode)),
+            false => (&*within.inode, before),
+        };
         let known = are_known.then(|| inode.attributes().get().of(inode.ino(), inode.kind()));
-        let (attr, attr_ttl) = self.attributes(inode, dir, known)?;
+        let (attr, mut attr_ttl) = self.attributes(inode, dir, known)?;
         self.nodes.remember(&self.names, named);
+        // Invariant 2 of `news`: a change that is told from now on finds the inode among the nodes.
+        if self.told_so_far(teller) != before {
+            attr_ttl = attr_ttl.min(self.ttl(false, true));
+        }
         Ok(Entry {
             attr,
             generation: Generation(named.inode.generation()),
@@ -455,8 +485,10 @@ impl FuseConn {
         within: &Within,
         name: &OsStr,
     ) -> Result<(Entry, SlabArc<Inode>), Errno> {
+        let before = self.told_so_far(&within.inode);
         let (named, are_known) = self.names.lookup_attributes(&within.dentry, name)?;
-        Ok((self.entry(within, &named, are_known)?, named.inode))
+        let entry = self.entry(within, &named, are_known, before)?;
+        Ok((entry, named.inode))
     }
 
     /// Makes something under a name, and tells the kernel of it: with the attributes that it was made with if it `is_new`.
@@ -469,11 +501,14 @@ impl FuseConn {
     ) -> Result<Entry, Errno> {
         let within = self.within(self.directory_to_tell_of(dir)?)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
+        let mut before = self.told_so_far(&within.inode);
+        // Making it is one doubt.
+        before.doubts = before.doubts.wrapping_add(1);
         let made = make(&within.dentry);
         self.listed.names_changed(dir.0);
         let made = made?;
         own.done();
-        self.entry(&within, &Named::new(made)?, is_new)
+        self.entry(&within, &Named::new(made)?, is_new, before)
     }
 
     /// Takes a name away.

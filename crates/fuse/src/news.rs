@@ -21,8 +21,10 @@
 //! 1. What is sent was asked for before it is told: a change doubts what is in memory before it comes here.
 //! 2. An answer that is on its way when the kernel is told does not last. For a name, the kernel waits for the requests in
 //!    its directory. It takes no attributes that were asked for before it was told. If it does not
-//!    know the inode yet, its name is told, which waits for the answer, and then the inode again.
-//! 3. If news are lost, all names and inodes that the kernel knows are told.
+//!    know the inode yet, its name is told, which waits for the answer, and then the inode again; without a name it is
+//!    told until the kernel knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself finds that
+//!    something was told since it was asked for, and its attributes hold for a short time alone.
+//! 3. If news are lost, all names and inodes that the kernel knows are told, and those whose answer is on its way.
 //!
 //! # Locking
 //!
@@ -33,11 +35,14 @@
 //!
 //! `telling` is stored with `Release` once this observes, and loaded with `Acquire` before a directory is watched: what
 //! happens from then on comes here.
+//!
+//! `losses` is `Relaxed`. An answer reads it after its inode came among the nodes, and the kernel is told of a loss after
+//! it was counted. Both take the lock of the node's shard in between: the second to take it finds what the first has done.
 
 use crate::device::Device;
 use crate::handles::Listed;
 use crate::nodes::Nodes;
-use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, sleep};
@@ -89,6 +94,7 @@ pub(crate) struct News {
     state: Mutex<State>,
     wake: Event,
     telling: AtomicBool,
+    losses: AtomicU32,
     listed: Arc<Listed>,
 }
 
@@ -154,6 +160,7 @@ impl News {
             state: Mutex::default(),
             wake: Event::new()?,
             telling: AtomicBool::new(false),
+            losses: AtomicU32::new(0),
             listed,
         })
     }
@@ -212,6 +219,12 @@ impl News {
         }
     }
 
+    /// How often news were lost.
+    pub(crate) fn losses(&self) -> u32 {
+        // Relaxed: see the module's header.
+        self.losses.load(Ordering::Relaxed)
+    }
+
     /// The kernel is to ask for this inode's attributes again.
     pub(crate) fn forget_attributes(&self, ino: u64) {
         self.push(&mut self.state.lock(), |state| {
@@ -259,9 +272,12 @@ impl News {
                     ..State::default()
                 }
             };
-            if let Err(error) = tell(told, nodes, device) {
+            match tell(told, nodes, device) {
+                Ok(on_their_way) => on_their_way
+                    .into_iter()
+                    .for_each(|ino| self.forget_attributes(ino)),
                 // The mount is going, most likely.
-                tracing::debug!(%error, "the kernel could not be told of a change");
+                Err(error) => tracing::debug!(%error, "the kernel could not be told of a change"),
             }
         }
     }
@@ -275,11 +291,15 @@ fn is_known(done: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<()> {
+/// Tells the kernel; returns the inodes to tell once more, since the answer that the kernel will know them by is on its way.
+fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<Vec<u64>> {
+    let mut on_their_way = Vec::new();
     if told.lost {
         device.forget_all_names()?;
         for ino in nodes.numbers() {
-            is_known(device.forget_attributes(ino, true))?;
+            if !is_known(device.forget_attributes(ino, true))? && nodes.knows(ino) {
+                on_their_way.push(ino);
+            }
         }
     }
     let dirs: HashSet<u64> = told.names.keys().map(|(dir, _)| *dir).collect();
@@ -294,15 +314,17 @@ fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<()> {
     }
     for (ino, place) in told.inodes {
         let ino = ino + u64::from(foliocache_sync::planted!(kernel_told_of_another_inode));
-        if !is_known(device.forget_attributes(ino, false))?
-            && let Some((dir, name)) = place
-            && nodes.knows(ino)
-        {
-            is_known(device.forget_name(dir, &name, true))?;
-            is_known(device.forget_attributes(ino, false))?;
+        if is_known(device.forget_attributes(ino, false))? || !nodes.knows(ino) {
+            continue;
         }
+        let Some((dir, name)) = place else {
+            on_their_way.push(ino);
+            continue;
+        };
+        is_known(device.forget_name(dir, &name, true))?;
+        is_known(device.forget_attributes(ino, false))?;
     }
-    Ok(())
+    Ok(on_their_way)
 }
 
 impl Observer for News {
@@ -362,6 +384,8 @@ impl Observer for News {
     fn was_told(&self, began: u64, complete: bool) {
         if !complete {
             self.listed.all_changed();
+            // Relaxed: see the module's header.
+            self.losses.fetch_add(1, Ordering::Relaxed);
         }
         let mut state = self.state.lock();
         let over = |own: &Expected| own.running == 0 && own.ended < began;

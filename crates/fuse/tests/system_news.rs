@@ -6,20 +6,28 @@
 //!
 //! Needs FUSE, root, and Linux 6.18.
 
+#[macro_use]
+mod common;
+
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_fuse::{Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{AsFd, xattr};
-use foliocache_vfs::{OpContext, OpenFlags, SuperBlock, XattrMode};
+use foliocache_vfs::{
+    Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
+};
 use rustix::fs::Dir;
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -75,6 +83,12 @@ fn watcher() {
                     assert_eq!(link, Path::new("target"));
                 }
                 println!("= seen");
+            }
+            "links" => {
+                for nr in 0..10 {
+                    fs::read_link(path.join(format!("{nr}/link"))).unwrap();
+                }
+                println!("= read");
             }
             "again" => {
                 // Reads a part of the directory, makes a name, and reads all of it from the beginning: how often that
@@ -187,8 +201,109 @@ struct Bed {
     mount: Mount,
 }
 
+/// A source that is changed between its answer and that of the mount, once for `file` and once for the directory `dir`.
+struct LateFs {
+    source: DirFs,
+    path: PathBuf,
+    late_file: AtomicBool,
+    /// 0, the number of `dir` once it was looked up, and another once it was changed.
+    dir: AtomicU64,
+}
+
+impl LateFs {
+    /// Changes something, and waits until the news are read.
+    fn change(&self, name: &str, change: impl FnOnce(&Path)) {
+        change(&self.path.join(name));
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+impl FileSystem for LateFs {
+    fn lookup_with_attributes(
+        &self,
+        dir: &SlabArc<Inode>,
+        name: &OsStr,
+    ) -> Result<(SlabArc<Inode>, bool), Errno> {
+        let found = self.source.lookup_with_attributes(dir, name);
+        if let Ok((inode, _)) = &found {
+            if name == "dir" {
+                let (order, ino) = (Ordering::Relaxed, inode.ino());
+                let _ = self.dir.compare_exchange(0, ino, order, order);
+            } else if name == "file" && self.late_file.swap(false, Ordering::Relaxed) {
+                self.change("file", |path| fs::write(path, "a longer content").unwrap());
+            }
+        }
+        found
+    }
+
+    fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
+        let found = self.source.getattr(inode);
+        let (order, ino) = (Ordering::Relaxed, inode.ino());
+        if self
+            .dir
+            .compare_exchange(ino, u64::MAX, order, order)
+            .is_ok()
+        {
+            self.change("dir", |path| mode(path, 0o711));
+        }
+        found
+    }
+
+    fn evict_inodes(&self, inodes: Vec<SlabArc<Inode>>) {
+        self.source.evict_inodes(inodes);
+    }
+
+    delegate! { source:
+        fn kind(&self) -> &'static str;
+        fn read_only(&self) -> bool;
+        fn writes_at_close(&self) -> bool;
+        fn belief(&self) -> Arc<Belief>;
+        fn is_told_all(&self, dir: &Inode, inode: &Inode) -> bool;
+        fn inode_bytes(&self) -> u64;
+        fn shrink_inodes(&self, nr: usize) -> usize;
+        fn give_up_removed(&self, inode: &SlabArc<Inode>) -> bool;
+        fn spare_inodes(&self) -> u64;
+        fn reap(&self) -> usize;
+        fn permissions(&self) -> &Arc<Generation>;
+        fn root(&self) -> SlabArc<Inode>;
+        fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno>;
+        fn setattr(&self, ctx: &OpContext, inode: &SlabArc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
+        fn create(
+            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags
+        ) -> Result<OpenFile, Errno>;
+        fn mknod(
+            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
+            rdev: Device
+        ) -> Result<SlabArc<Inode>, Errno>;
+        fn mkdir(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32) -> Result<SlabArc<Inode>, Errno>;
+        fn symlink(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, target: &OsStr) -> Result<SlabArc<Inode>, Errno>;
+        fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
+        fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        fn rename(
+            &self, from_dir: &SlabArc<Inode>, from: &OsStr, to_dir: &SlabArc<Inode>, to: &OsStr, mode: RenameMode
+        ) -> Result<(), Errno>;
+        fn open(&self, ctx: &OpContext, inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno>;
+        fn open_cached(&self, ctx: &OpContext, inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno>;
+        fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+        fn opendir_cached(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+        fn statfs(&self) -> Result<StatFs, Errno>;
+        fn sync_fs(&self) -> Result<(), Errno>;
+        fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
+        fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
+        fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
+        fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    }
+}
+
 impl Bed {
     fn new(name: &str) -> Bed {
+        Bed::with(name, |fs, _| Arc::new(fs))
+    }
+
+    /// Has `wrap` make the file system of a directory of the source and of the place of that.
+    fn with(name: &str, wrap: impl FnOnce(DirFs, &Path) -> Arc<dyn FileSystem>) -> Bed {
         let top = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("news-{name}-{}", std::process::id()));
         let (source, place) = (top.join("source"), top.join("mount"));
@@ -196,7 +311,7 @@ impl Bed {
         fs::create_dir(&place).unwrap();
         let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
         let fs = DirFs::open(&mm, &source, DirFsOptions::default()).unwrap();
-        let names = Arc::new(SuperBlock::new(Arc::new(fs), &mm));
+        let names = Arc::new(SuperBlock::new(wrap(fs, &source), &mm));
         let mount = Mount::new(names.clone(), &place, &MountOptions::new("news")).unwrap();
         Bed { top, names, mount }
     }
@@ -293,6 +408,39 @@ fn a_change_from_outside_is_seen_within_50_ms() {
     bed.end();
 }
 
+/// The change is told before the kernel knows the file or the directory.
+#[test]
+#[ignore = "system tier"]
+fn a_change_beside_the_answer_that_tells_of_a_file_is_seen() {
+    let bed = Bed::with("late", |source, path| {
+        Arc::new(LateFs {
+            source,
+            path: path.to_owned(),
+            late_file: AtomicBool::new(true),
+            dir: AtomicU64::new(0),
+        })
+    });
+    let mut watcher = Watcher::new(&bed.place());
+    let mut is_seen = |path: &Path, name: &str| {
+        let old = seen(path);
+        assert_eq!(watcher.ask("see", name), old, "{name}: changed too early");
+        assert_ne!(seen(path), old, "{name}: not changed");
+        let start = Instant::now();
+        while watcher.ask("see", name) != seen(path) {
+            assert!(start.elapsed() < Duration::from_secs(5), "{name}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let source = bed.source();
+    let (file, dir) = (source.join("file"), source.join("dir"));
+    fs::write(&file, "short").unwrap();
+    is_seen(&file, "file");
+    fs::create_dir(&dir).unwrap();
+    is_seen(&dir, "dir");
+    watcher.end();
+    bed.end();
+}
+
 #[test]
 #[ignore = "system tier"]
 fn a_second_look_asks_for_nothing() {
@@ -313,6 +461,10 @@ fn a_second_look_asks_for_nothing() {
     watcher.ask("all", "");
     let asked = bed.mount.stats().requests - before;
     assert!(asked < 20, "{asked} requests");
+    let before = bed.mount.stats().requests;
+    watcher.ask("links", "");
+    let asked = bed.mount.stats().requests - before;
+    assert_eq!(asked, 0, "the targets of symbolic links");
     watcher.end();
     bed.end();
 }

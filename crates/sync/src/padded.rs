@@ -6,11 +6,11 @@
 //! adds to the cell that its number leads to ([`thread_shard`]); the sum reads all cells.
 //!
 //! A cell belongs to a thread number, whose thread adds to the cell's *owned* word with a load and a store.
-//! A thread whose number leads to the cell of another adds to the *shared* word of the processor that it runs
-//! on ([`foliocache_sys::cpu::current`]) with an atomic addition. That costs some 20 cycles, and no transfer of
-//! a cache line: each cell has the word of one processor, apart from the owned one. A cell's owner is the first
-//! number that adds to it. The number's next thread inherits the cell. When the number is free, another thread
-//! that its number leads there takes the cell over.
+//! A thread whose number leads to the cell of another adds atomically to a *shared* word: that of the cell which
+//! the number of its processor leads to ([`foliocache_sys::cpu::current`]), so that threads of different
+//! processors seldom add to the same word. A cell's owner is the first number that adds to it. The number's next
+//! thread inherits the cell. When the number is free, another thread whose number leads to the cell takes it
+//! over.
 //!
 //! Where there are many counters and few are busy, a [`LazyCounter`] is one word until it has been added to
 //! about once for each byte that its cells would take.
@@ -80,26 +80,29 @@ pub struct ShardedCounter {
 #[derive(Debug)]
 struct CounterCell {
     /// The number that the cell belongs to, or [`UNNUMBERED`] before the first addition. Invariant 2.
-    owner: AtomicUsize,
+    owner: OwnLine<AtomicUsize>,
     /// The sum of what its owners added. Invariant 1.
-    owned: AtomicI64,
-    /// The sum of what other threads added, those on one processor as long as there are cells for all.
+    owned: OwnLine<AtomicI64>,
+    /// The sum of what threads added that ran on the processors whose number leads here, and whose number leads
+    /// to a cell of another thread.
     shared: OwnLine<AtomicI64>,
 }
 
-/// On another cache line than the owned word: the owner may run on another processor.
+/// A word on a cache line of its own. Threads that share look at the owner with each addition, the owner stores to the
+/// owned word, and both may run on other processors than the threads that add to the shared word.
 #[derive(Debug)]
 #[repr(align(64))]
 struct OwnLine<T>(T);
 
-/// A thread that shares looks for a free owner each time the shared sum passes a multiple of this.
+/// A thread that adds to a shared word looks for a free owner of its number's cell each time the word passes a
+/// multiple of this.
 const TAKE_OVER: i64 = if cfg!(any(loom, shuttle)) { 1 } else { 256 };
 
 impl CounterCell {
     fn new() -> Self {
         Self {
-            owner: AtomicUsize::new(UNNUMBERED),
-            owned: AtomicI64::new(0),
+            owner: OwnLine(AtomicUsize::new(UNNUMBERED)),
+            owned: OwnLine(AtomicI64::new(0)),
             shared: OwnLine(AtomicI64::new(0)),
         }
     }
@@ -113,26 +116,27 @@ impl CounterCell {
     // Relaxed: see the module's header.
     #[inline]
     fn add_owned(&self, thread: usize, value: i64) -> bool {
-        let owned = self.owner.load(Ordering::Relaxed) == thread;
+        let owned = self.owner.0.load(Ordering::Relaxed) == thread;
         if owned {
-            let sum = self.owned.load(Ordering::Relaxed).wrapping_add(value);
-            self.owned.store(sum, Ordering::Relaxed);
+            let sum = self.owned.0.load(Ordering::Relaxed).wrapping_add(value);
+            self.owned.0.store(sum, Ordering::Relaxed);
         }
         owned
     }
 
     /// Makes a cell that has belonged to nobody this thread's, and adds to it. Whether it did.
     fn claim(&self, thread: usize, value: i64) -> bool {
-        // Relaxed: nobody stored to `owned` before the claim, and only this thread does after it. The load spares
+        // Relaxed: no thread stored to `owned` before the claim, and only this one does after it. The load spares
         // most calls the exchange, which takes the line away from the cell's owner.
         let claimed = shard::is_unique(thread)
-            && self.owner.load(Ordering::Relaxed) == UNNUMBERED
+            && self.owner.0.load(Ordering::Relaxed) == UNNUMBERED
             && self
                 .owner
+                .0
                 .compare_exchange(UNNUMBERED, thread, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if claimed {
-            self.owned.store(value, Ordering::Relaxed);
+            self.owned.0.store(value, Ordering::Relaxed);
         }
         claimed
     }
@@ -150,17 +154,18 @@ impl CounterCell {
             return;
         }
         // Relaxed: the exchange decides whether it is still the owner.
-        let owner = self.owner.load(Ordering::Relaxed);
+        let owner = self.owner.0.load(Ordering::Relaxed);
         shard::with_free(owner, || {
             // Relaxed: `with_free` orders it with the owners before and after (invariant 2).
             let _ =
                 self.owner
+                    .0
                     .compare_exchange(owner, thread, Ordering::Relaxed, Ordering::Relaxed);
         });
     }
 
     fn sum(&self) -> i64 {
-        let owned = self.owned.load(Ordering::Relaxed);
+        let owned = self.owned.0.load(Ordering::Relaxed);
         owned.wrapping_add(self.shared.0.load(Ordering::Relaxed))
     }
 }
@@ -225,7 +230,7 @@ impl ShardedCounter {
         self.cells.iter().map(shared).fold(0, i64::wrapping_add)
     }
 
-    /// Bytes that the cells of one counter take: 128 for each of [`shard_count`].
+    /// Bytes that the cells of one counter take: 256 for each of [`shard_count`].
     pub fn heap_bytes() -> usize {
         shard_count() * size_of::<CachePadded<CounterCell>>()
     }
@@ -365,7 +370,7 @@ mod tests {
     fn padded_values_share_no_line() {
         assert_eq!(align_of::<CachePadded<u8>>(), 128);
         assert_eq!(size_of::<CachePadded<u8>>(), 128);
-        assert_eq!(size_of::<CachePadded<CounterCell>>(), 128);
+        assert_eq!(size_of::<CachePadded<CounterCell>>(), 256);
     }
 
     #[test]
@@ -442,14 +447,14 @@ mod tests {
             add_to(&cells, 1);
         }
         assert_eq!(
-            cell.owner.load(Ordering::Relaxed),
+            cell.owner.0.load(Ordering::Relaxed),
             number,
             "its owner is alive"
         );
         drop(stop);
         owner.join().expect("it does not panic");
         // Another test's thread may have the number for a while.
-        while cell.owner.load(Ordering::Relaxed) != mine {
+        while cell.owner.0.load(Ordering::Relaxed) != mine {
             add_to(&cells, 1);
         }
         let shared = cell.shared.0.load(Ordering::Relaxed);
@@ -459,7 +464,7 @@ mod tests {
             shared,
             "the cell is its own"
         );
-        assert_eq!(cell.owned.load(Ordering::Relaxed), 12);
+        assert_eq!(cell.owned.0.load(Ordering::Relaxed), 12);
         assert_eq!(cell.sum(), 12 + shared);
     }
 
@@ -470,7 +475,7 @@ mod tests {
         let late = UNNUMBERED - 1;
         add_to_shared(&cells, late, 2);
         add_to_shared(&cells, late, 3 * TAKE_OVER);
-        assert_eq!(cell.owner.load(Ordering::Relaxed), UNNUMBERED);
+        assert_eq!(cell.owner.0.load(Ordering::Relaxed), UNNUMBERED);
         assert_eq!(cell.sum(), 2 + 3 * TAKE_OVER);
     }
 }

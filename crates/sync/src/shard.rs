@@ -207,6 +207,7 @@ pub fn shard_count() -> usize {
 
 #[cfg(not(any(loom, shuttle)))]
 fn possible_processors() -> usize {
+    foliocache_sys::cpu::find_areas();
     foliocache_sys::cpu::possible()
 }
 

@@ -9,8 +9,8 @@
 //! Scaling: one page read by several threads, over the same by one, divided by what a bare copy of
 //! the page gains by so many threads. Whatever the readers write that others share shows there;
 //! processors that share a core do not, since the copies share it too. So for two threads that read at
-//! places of their own through one handle. Crowd: four times as many threads over the first ones. On a machine with
-//! as many processors as these, threads of the crowd share cells of counters.
+//! places of their own through one handle. Crowd: four threads for each processor, over one for each. The threads of a crowd
+//! share what there is one of for each processor.
 //!
 //! Reads of 4, 8 and 16 KiB beside the bare copy of the same bytes show what is around the copy.
 
@@ -19,6 +19,7 @@ use std::hint::black_box;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::thread;
 
 use super::{KERNEL, KERNEL_MMAP, OURS};
 use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
@@ -54,7 +55,7 @@ impl Case for Pread {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 15 } else { 120 }
+        if quick { 20 } else { 140 }
     }
 
     fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
@@ -79,8 +80,10 @@ impl Case for Pread {
         }
         if settings.threads > 1 {
             matches.push(scaling(&files, settings.threads)?);
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            let threads = settings.threads.max(processors);
             for (name, ratio, least, len) in CROWDS {
-                matches.push(crowd(&files, (name, ratio, least), len, settings.threads)?);
+                matches.push(crowd(&files, (name, ratio, least), len, threads)?);
             }
             let row = ("pread 4 KiB, one handle", "shared_handle_scaling_2t");
             matches.push(shared_handle(&files, row, PAGE)?);
@@ -141,7 +144,7 @@ fn scaling(files: &Ours, threads: usize) -> Result<Match, BenchError> {
     })
 }
 
-/// One page, read by four times as many threads as `threads` and by those.
+/// One page, read by `threads` threads and by four times as many.
 fn crowd(
     files: &Ours,
     (name, ratio, least): (&'static str, &'static str, f64),

@@ -127,10 +127,13 @@ impl Drop for Folder {
 
 /// Whether there is no root or no FUSE, without which a test is to be skipped; says so then.
 pub(crate) fn no_root_or_fuse() -> bool {
+    lacks(&["fuse", "root"])
+}
+
+/// Whether one of `needs` is missing, without which a test is to be skipped; says so then.
+pub(crate) fn lacks(needs: &[&str]) -> bool {
     let known = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
-    let missing = known
-        .split(',')
-        .find(|name| ["fuse", "root"].contains(name));
+    let missing = known.split(',').find(|name| needs.contains(name));
     if let Some(missing) = missing {
         eprintln!("SKIPPED: there is no {missing}");
     }

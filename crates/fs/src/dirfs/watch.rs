@@ -92,13 +92,24 @@ impl Watches {
 
     #[cold]
     fn add(&self, dir: &SlabArc<Inode>, node: &DirNode, state: &DirectoryState) -> bool {
-        let watch = self.try_add(dir, node).unwrap_or_else(|_| {
-            count(&self.refused);
-            REFUSED
-        });
-        // Release: see the module's header.
-        state.watch.store(watch, Ordering::Release);
-        watch != REFUSED
+        match self.try_add(dir, node) {
+            Ok(watch) => {
+                // Release: see the module's header.
+                state.watch.store(watch, Ordering::Release);
+                true
+            }
+            // There may be one later: memory or descriptors are short, or the directory has just been moved.
+            Err(Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::ESTALE) => false,
+            Err(_) => {
+                count(&self.refused);
+                // Unless another thread has made one. Acquire: see the module's header.
+                let (refused, made) = (Ordering::Relaxed, Ordering::Acquire);
+                let set = state
+                    .watch
+                    .compare_exchange(NOT_WATCHED, REFUSED, refused, made);
+                set.is_err_and(|watch| watch != REFUSED)
+            }
+        }
     }
 
     fn try_add(&self, dir: &SlabArc<Inode>, node: &DirNode) -> Result<i32, Errno> {
@@ -181,7 +192,7 @@ impl News for Watches {
             // They are the parent's to read.
             return true;
         }
-        let mut complete = true;
+        let (mut lost, mut closed) = (false, false);
         let read = self.queue.read(|event| {
             count(&self.events);
             let change = match event.kind {
@@ -190,7 +201,7 @@ impl News for Watches {
                 EventKind::Attributes | EventKind::Ended => Change::Attributes,
                 EventKind::Content => Change::Content,
                 EventKind::Overflow => {
-                    complete = false;
+                    lost = true;
                     return;
                 }
             };
@@ -209,9 +220,9 @@ impl News for Watches {
                 }
             }
             // Modes do not matter to root. Asked now: a process may give that up.
-            if event.name.is_none() && credentials::effective_user() != 0 {
-                // No name in it may be believed by who may not go through it any more.
-                complete = false;
+            if event.name.is_none() && !ended && credentials::effective_user() != 0 {
+                // This user may not be allowed to go through it any more, so no name below is believed.
+                closed = true;
             }
             tell(Told {
                 dir: &dir,
@@ -219,10 +230,10 @@ impl News for Watches {
                 change,
             });
         });
-        let complete = complete && read.is_ok();
-        if !complete {
+        lost |= read.is_err();
+        if lost {
             count(&self.overflows);
         }
-        complete
+        !lost && !closed
     }
 }

@@ -57,11 +57,11 @@ impl HookedFs {
     }
 }
 
-/// Methods that the file system in memory answers.
+/// Methods that the file system in a field answers.
 macro_rules! delegate {
-    ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
+    ($inner:ident: $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
         $(fn $name(&self $(, $arg: $type)*) -> $result {
-            self.memory.$name($($arg),*)
+            self.$inner.$name($($arg),*)
         })*
     };
 }
@@ -102,7 +102,7 @@ impl FileSystem for HookedFs {
         }
     }
 
-    delegate! {
+    delegate! { memory:
         fn kind(&self) -> &'static str;
         fn permissions(&self) -> &Arc<Generation>;
         fn root(&self) -> SlabArc<Inode>;
