@@ -272,9 +272,10 @@ fn together(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<Vec<D
             .iter_mut()
             .map(|worker| {
                 scope.spawn(|| {
-                    let first = worker.batch();
-                    // Relaxed: the threads only meet here.
-                    ready.fetch_add(1, Ordering::Relaxed);
+                    let first = {
+                        let _ready = Ready(&ready);
+                        worker.batch()
+                    };
                     let mut looks = 0;
                     while ready.load(Ordering::Relaxed) < all {
                         looks += 1;
@@ -292,6 +293,16 @@ fn together(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<Vec<D
             .map(|thread| thread.join().expect("a worker does not panic"))
             .collect()
     })
+}
+
+/// Counts a thread as ready, also after a panic.
+struct Ready<'a>(&'a AtomicUsize);
+
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the threads only meet here.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What a worker did.

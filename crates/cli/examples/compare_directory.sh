@@ -68,6 +68,9 @@ if [ -n "$user" ]; then
     as=(env HOME=/ setpriv --reuid "$user" --regid "$user" --clear-groups --)
     mount_options=() places="directory mount"
     leave_out pgbench "it has a user of its own"
+    for path in "$top" "$binary"; do
+        "${as[@]}" test -x "$path" || { echo "user $user has no way to $path" >&2; exit 1; }
+    done
 fi
 
 # Where a place is seen, and what is behind it.
@@ -96,7 +99,7 @@ serve() {
     [ -z "$user" ] || chown "$user" "$top/$1" "$top/$1.source"
     "${as[@]}" "${@:2}" >/dev/null &
     for _ in $(seq 100); do
-        grep -q " $top/$1 fuse" /proc/self/mounts && return
+        grep -qF " $top/$1 fuse" /proc/self/mounts && return
         sleep 0.1
     done
     echo "$1 is not mounted after ten seconds" >&2

@@ -426,7 +426,22 @@ impl FuseConn {
         told.then_some(within.inode)
     }
 
-    /// What was told so far of what lies in a directory. To be taken before something in it is asked for.
+    /// The kernel asks for nothing any more.
+    pub(crate) fn stop_telling(&self) {
+        self.news.stop();
+    }
+
+    /// As [`FuseConn::told_so_far`], before something in the directory is asked for.
+    ///
+    /// What is asked for later looks at the news again. If others are just being read, that waits until what they tell of is
+    /// doubted, also where the directory was counted as doubted before.
+    fn told_before(&self, dir: &Inode) -> ToldSoFar {
+        // Most news are of the mount's own changes. They are not to come in between.
+        self.names.read_news();
+        self.told_so_far(dir)
+    }
+
+    /// What was told so far of what lies in a directory.
     fn told_so_far(&self, dir: &Inode) -> ToldSoFar {
         ToldSoFar {
             doubts: dir.attributes().doubts(),
@@ -445,17 +460,20 @@ impl FuseConn {
     ) -> Result<Entry, Errno> {
         let dir = within.told.then_some(&*within.inode);
         let inode = &named.inode;
+        let is_dir = inode.is_directory();
         // The watch of a directory itself tells of its attributes. They are asked for below.
-        let (teller, before) = match inode.is_directory() {
-            true => (&**inode, self.told_so_far(inode)),
+        let (teller, before) = match is_dir {
+            true => (&**inode, self.told_before(inode)),
             false => (&*within.inode, before),
         };
         let known = are_known.then(|| inode.attributes().get().of(inode.ino(), inode.kind()));
-        let (attr, mut attr_ttl) = self.attributes(inode, dir, known)?;
+        let (attr, attr_ttl) = self.attributes(inode, dir, known)?;
         self.nodes.remember(&self.names, named);
-        // Invariant 2 of `news`: a change that is told from now on finds the inode among the nodes.
-        if self.told_so_far(teller) != before {
-            attr_ttl = attr_ttl.min(self.ttl(false, true));
+        // Invariant 2 of `news`: a change that is told from now on finds the inode among the nodes, and so does a writer.
+        let is_changed = self.told_so_far(teller) != before;
+        let is_used = || attr_ttl == LONG && !is_dir && self.is_used(inode);
+        if self.news.is_telling() && (is_changed || is_used()) {
+            self.news.forget_attributes(inode.ino());
         }
         Ok(Entry {
             attr,
@@ -485,7 +503,7 @@ impl FuseConn {
         within: &Within,
         name: &OsStr,
     ) -> Result<(Entry, SlabArc<Inode>), Errno> {
-        let before = self.told_so_far(&within.inode);
+        let before = self.told_before(&within.inode);
         let (named, are_known) = self.names.lookup_attributes(&within.dentry, name)?;
         let entry = self.entry(within, &named, are_known, before)?;
         Ok((entry, named.inode))
@@ -501,7 +519,7 @@ impl FuseConn {
     ) -> Result<Entry, Errno> {
         let within = self.within(self.directory_to_tell_of(dir)?)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
-        let mut before = self.told_so_far(&within.inode);
+        let mut before = self.told_before(&within.inode);
         // Making it is one doubt.
         before.doubts = before.doubts.wrapping_add(1);
         let made = make(&within.dentry);

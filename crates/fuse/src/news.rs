@@ -23,7 +23,7 @@
 //!    its directory. It takes no attributes that were asked for before it was told. If it does not
 //!    know the inode yet, its name is told, which waits for the answer, and then the inode again; without a name it is
 //!    told until the kernel knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself finds that
-//!    something was told since it was asked for, and its attributes hold for a short time alone.
+//!    something was told since it was asked for, and has the inode told.
 //! 3. If news are lost, all names and inodes that the kernel knows are told, and those whose answer is on its way.
 //!
 //! # Locking
@@ -310,19 +310,22 @@ fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<Vec<u64>> {
         is_known(device.forget_name(dir, &name, keep))?;
     }
     for dir in dirs {
-        is_known(device.forget_attributes(dir, true))?;
+        if !is_known(device.forget_attributes(dir, true))? && nodes.knows(dir) {
+            on_their_way.push(dir);
+        }
     }
     for (ino, place) in told.inodes {
         let ino = ino + u64::from(foliocache_sync::planted!(kernel_told_of_another_inode));
         if is_known(device.forget_attributes(ino, false))? || !nodes.knows(ino) {
             continue;
         }
-        let Some((dir, name)) = place else {
-            on_their_way.push(ino);
-            continue;
-        };
-        is_known(device.forget_name(dir, &name, true))?;
-        is_known(device.forget_attributes(ino, false))?;
+        if let Some((dir, name)) = place {
+            is_known(device.forget_name(dir, &name, true))?;
+            if is_known(device.forget_attributes(ino, false))? {
+                continue;
+            }
+        }
+        on_their_way.push(ino);
     }
     Ok(on_their_way)
 }

@@ -29,6 +29,11 @@ use std::time::SystemTime;
 const O_EXCL: i32 = 0o200;
 
 impl Filesystem for Server {
+    /// Nobody asks any more, so there is nobody to tell, either.
+    fn destroy(&mut self) {
+        self.conn.stop_telling();
+    }
+
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Not FUSE_ATOMIC_O_TRUNC: files would be cut by an open that the kernel refuses only
         // afterwards, such as that of a program that runs.

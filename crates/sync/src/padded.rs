@@ -77,19 +77,20 @@ pub struct ShardedCounter {
     cells: Box<[CachePadded<CounterCell>]>,
 }
 
+/// Threads that share look at the owner with each addition, so it is on other lines than both sums, which their writers on
+/// other processors change all the time.
 #[derive(Debug)]
+#[repr(C)]
 struct CounterCell {
-    /// The number that the cell belongs to, or [`UNNUMBERED`] before the first addition. Invariant 2.
-    owner: OwnLine<AtomicUsize>,
     /// The sum of what its owners added. Invariant 1.
     owned: OwnLine<AtomicI64>,
     /// The sum of what threads added that ran on the processors whose number leads here, and whose number leads
     /// to a cell of another thread.
     shared: OwnLine<AtomicI64>,
+    /// The number that the cell belongs to, or [`UNNUMBERED`] before the first addition. Invariant 2.
+    owner: CachePadded<AtomicUsize>,
 }
 
-/// A word on a cache line of its own. Threads that share look at the owner with each addition, the owner stores to the
-/// owned word, and both may run on other processors than the threads that add to the shared word.
 #[derive(Debug)]
 #[repr(align(64))]
 struct OwnLine<T>(T);
@@ -101,7 +102,7 @@ const TAKE_OVER: i64 = if cfg!(any(loom, shuttle)) { 1 } else { 256 };
 impl CounterCell {
     fn new() -> Self {
         Self {
-            owner: OwnLine(AtomicUsize::new(UNNUMBERED)),
+            owner: CachePadded::new(AtomicUsize::new(UNNUMBERED)),
             owned: OwnLine(AtomicI64::new(0)),
             shared: OwnLine(AtomicI64::new(0)),
         }

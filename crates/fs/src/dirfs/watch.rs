@@ -101,12 +101,15 @@ impl Watches {
             // There may be one later: memory or descriptors are short, or the directory has just been moved.
             Err(Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::ESTALE) => false,
             Err(_) => {
-                count(&self.refused);
-                // Unless another thread has made one. Acquire: see the module's header.
+                // Acquire: see the module's header. Relaxed: it tells of no watch.
                 let (refused, made) = (Ordering::Relaxed, Ordering::Acquire);
                 let set = state
                     .watch
                     .compare_exchange(NOT_WATCHED, REFUSED, refused, made);
+                if set.is_ok() {
+                    count(&self.refused);
+                }
+                // Another thread may have made one.
                 set.is_err_and(|watch| watch != REFUSED)
             }
         }
