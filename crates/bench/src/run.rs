@@ -268,15 +268,16 @@ fn operations(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<f64
 fn together(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<Vec<Done>> {
     let (all, ready) = (workers.len(), AtomicUsize::new(0));
     thread::scope(|scope| {
-        let threads: Vec<_> = workers
+        let threads: io::Result<Vec<_>> = workers
             .iter_mut()
             .map(|worker| {
-                scope.spawn(|| {
+                thread::Builder::new().spawn_scoped(scope, || {
                     let first = {
                         let _ready = Ready(&ready);
                         worker.batch()
                     };
                     let mut looks = 0;
+                    // Relaxed: the threads only meet here.
                     while ready.load(Ordering::Relaxed) < all {
                         looks += 1;
                         match looks % SPINS {
@@ -288,7 +289,11 @@ fn together(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<Vec<D
                 })
             })
             .collect();
-        threads
+        if threads.is_err() {
+            // Relaxed: as above. Nobody waits for a thread that was not made.
+            ready.fetch_add(all, Ordering::Relaxed);
+        }
+        threads?
             .into_iter()
             .map(|thread| thread.join().expect("a worker does not panic"))
             .collect()

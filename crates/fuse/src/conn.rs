@@ -13,7 +13,7 @@ use crate::convert;
 use crate::handles::{DirHandle, FileHandle, FileId, HANDLE_BYTES, Handles, Listed, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
 use crate::mount::{KernelCache, MORE_BUFFERS, MountOptions};
-use crate::news::{LONG, News, Own};
+use crate::news::{LONG, News, Own, ToldSoFar};
 use crate::nodes::Nodes;
 use crate::prune::Pruner;
 use crate::shown::Shown;
@@ -144,13 +144,6 @@ pub(crate) struct Within {
     inode: SlabArc<Inode>,
     /// The kernel is told of what happens in it from now on.
     told: bool,
-}
-
-/// How often a directory was doubted, and news were lost.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct ToldSoFar {
-    doubts: u32,
-    losses: u32,
 }
 
 impl FuseConn {
@@ -426,31 +419,8 @@ impl FuseConn {
         told.then_some(within.inode)
     }
 
-    /// The kernel asks for nothing any more.
-    pub(crate) fn stop_telling(&self) {
-        self.news.stop();
-    }
-
-    /// As [`FuseConn::told_so_far`], before something in the directory is asked for.
-    ///
-    /// What is asked for later looks at the news again. If others are just being read, that waits until what they tell of is
-    /// doubted, also where the directory was counted as doubted before.
-    fn told_before(&self, dir: &Inode) -> ToldSoFar {
-        // Most news are of the mount's own changes. They are not to come in between.
-        self.names.read_news();
-        self.told_so_far(dir)
-    }
-
-    /// What was told so far of what lies in a directory.
-    fn told_so_far(&self, dir: &Inode) -> ToldSoFar {
-        ToldSoFar {
-            doubts: dir.attributes().doubts(),
-            losses: self.news.losses(),
-        }
-    }
-
     /// Tells the kernel of an inode, which it then may use until it forgets it. If the attributes `are_known`, the file system
-    /// has just been told of those in memory. It was asked when so much was told as in `before`.
+    /// has just been told of those in memory. `before` is what was told when it was asked.
     fn entry(
         &self,
         within: &Within,
@@ -460,25 +430,25 @@ impl FuseConn {
     ) -> Result<Entry, Errno> {
         let dir = within.told.then_some(&*within.inode);
         let inode = &named.inode;
-        let is_dir = inode.is_directory();
         // The watch of a directory itself tells of its attributes. They are asked for below.
-        let (teller, before) = match is_dir {
-            true => (&**inode, self.told_before(inode)),
-            false => (&*within.inode, before),
-        };
+        let own = inode
+            .is_directory()
+            .then(|| self.news.told_before(&self.names, inode));
         let known = are_known.then(|| inode.attributes().get().of(inode.ino(), inode.kind()));
         let (attr, attr_ttl) = self.attributes(inode, dir, known)?;
         self.nodes.remember(&self.names, named);
-        // Invariant 2 of `news`: a change that is told from now on finds the inode among the nodes, and so does a writer.
-        let is_changed = self.told_so_far(teller) != before;
-        let is_used = || attr_ttl == LONG && !is_dir && self.is_used(inode);
-        if self.news.is_telling() && (is_changed || is_used()) {
+        // Invariant 2 of `news`: what is told from now on finds the inode among the nodes.
+        let told_within = self.news.told_so_far(&within.inode) != before;
+        let is_changed = own.map_or(told_within, |own| self.news.told_so_far(inode) != own);
+        if self.news.is_telling() && is_changed {
             self.news.forget_attributes(inode.ino());
         }
+        // The kernel does not wait for a look-up of a directory that it knows already.
+        let name_is_told = within.told && !(own.is_some() && told_within);
         Ok(Entry {
             attr,
             generation: Generation(named.inode.generation()),
-            name_ttl: self.ttl(within.told, true),
+            name_ttl: self.ttl(name_is_told, true),
             attr_ttl,
         })
     }
@@ -503,7 +473,7 @@ impl FuseConn {
         within: &Within,
         name: &OsStr,
     ) -> Result<(Entry, SlabArc<Inode>), Errno> {
-        let before = self.told_before(&within.inode);
+        let before = self.news.told_before(&self.names, &within.inode);
         let (named, are_known) = self.names.lookup_attributes(&within.dentry, name)?;
         let entry = self.entry(within, &named, are_known, before)?;
         Ok((entry, named.inode))
@@ -519,7 +489,7 @@ impl FuseConn {
     ) -> Result<Entry, Errno> {
         let within = self.within(self.directory_to_tell_of(dir)?)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
-        let mut before = self.told_before(&within.inode);
+        let mut before = self.news.told_before(&self.names, &within.inode);
         // Making it is one doubt.
         before.doubts = before.doubts.wrapping_add(1);
         let made = make(&within.dentry);

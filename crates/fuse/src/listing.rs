@@ -84,10 +84,13 @@ impl FuseConn {
         let within = self.within(handle.dentry.clone())?;
         loop {
             // A look-up may not be made from within the reading of a directory.
-            let names = self.names(handle, *offset)?;
-            if names.is_empty() {
-                return Ok(());
-            }
+            let names = match self.names(handle, *offset) {
+                Ok(names) if names.is_empty() => return Ok(()),
+                Ok(names) => names,
+                // The kernel has to hear of those before.
+                Err(_) if given > 0 => return Ok(()),
+                Err(error) => return Err(error),
+            };
             for name in names {
                 let dots = name.name == "." || name.name == "..";
                 let (entry, inode) = if dots {

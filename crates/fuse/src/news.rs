@@ -20,10 +20,11 @@
 //!
 //! 1. What is sent was asked for before it is told: a change doubts what is in memory before it comes here.
 //! 2. An answer that is on its way when the kernel is told does not last. For a name, the kernel waits for the requests in
-//!    its directory. It takes no attributes that were asked for before it was told. If it does not
-//!    know the inode yet, its name is told, which waits for the answer, and then the inode again; without a name it is
-//!    told until the kernel knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself finds that
-//!    something was told since it was asked for, and has the inode told.
+//!    its directory, but for those that ask whether a name still leads to a directory that it knows; such an answer finds that
+//!    something was told, and its name holds for a short time. The kernel takes no attributes that were asked for before
+//!    it was told. If it does not know the inode yet, its name is told, if there is one, which waits for the answer; the inode is
+//!    told until the kernel knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself
+//!    finds that something was told since it was asked for, and has the inode told.
 //! 3. If news are lost, all names and inodes that the kernel knows are told, and those whose answer is on its way.
 //!
 //! # Locking
@@ -36,7 +37,7 @@
 //! `telling` is stored with `Release` once this observes, and loaded with `Acquire` before a directory is watched: what
 //! happens from then on comes here.
 //!
-//! `losses` is `Relaxed`. An answer reads it after its inode came among the nodes, and the kernel is told of a loss after
+//! `unplaced` is `Relaxed`. An answer reads it after its inode came among the nodes, and the kernel is told after
 //! it was counted. Both take the lock of the node's shard in between: the second to take it finds what the first has done.
 
 use crate::device::Device;
@@ -94,7 +95,8 @@ pub(crate) struct News {
     state: Mutex<State>,
     wake: Event,
     telling: AtomicBool,
-    losses: AtomicU32,
+    /// How often something was told that is of no directory: news were lost, or this process opens a file for writing.
+    unplaced: AtomicU32,
     listed: Arc<Listed>,
 }
 
@@ -110,6 +112,13 @@ impl Drop for Serves {
     fn drop(&mut self) {
         SERVES.set(self.0);
     }
+}
+
+/// How often a directory was doubted, and something was told that is of none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ToldSoFar {
+    pub(crate) doubts: u32,
+    unplaced: u32,
 }
 
 /// A change of a name by a request, until it is done.
@@ -160,7 +169,7 @@ impl News {
             state: Mutex::default(),
             wake: Event::new()?,
             telling: AtomicBool::new(false),
-            losses: AtomicU32::new(0),
+            unplaced: AtomicU32::new(0),
             listed,
         })
     }
@@ -213,16 +222,30 @@ impl News {
     }
 
     fn push(&self, state: &mut State, change: impl FnOnce(&mut State)) {
+        if state.stopped {
+            return;
+        }
         change(state);
         if !std::mem::replace(&mut state.awake, true) {
             self.wake.set();
         }
     }
 
-    /// How often news were lost.
-    pub(crate) fn losses(&self) -> u32 {
-        // Relaxed: see the module's header.
-        self.losses.load(Ordering::Relaxed)
+    /// As [`News::told_so_far`], before something in the directory is asked for.
+    pub(crate) fn told_before(&self, names: &SuperBlock, dir: &Inode) -> ToldSoFar {
+        // This waits for a reading that is under way, which may have counted a doubt of the directory and not yet doubted what
+        // lies in it. Whoever asks waits for a later one. And the mount's own changes are counted before, not in between.
+        names.read_news();
+        self.told_so_far(dir)
+    }
+
+    /// What was told so far of what lies in a directory.
+    pub(crate) fn told_so_far(&self, dir: &Inode) -> ToldSoFar {
+        ToldSoFar {
+            doubts: dir.attributes().doubts(),
+            // Relaxed: see the module's header.
+            unplaced: self.unplaced.load(Ordering::Relaxed),
+        }
     }
 
     /// The kernel is to ask for this inode's attributes again.
@@ -232,8 +255,18 @@ impl News {
         });
     }
 
+    /// Nothing is told any more, and answers hold for a short time.
     pub(crate) fn stop(&self) {
-        self.state.lock().stopped = true;
+        // Release: see the module's header.
+        self.telling.store(false, Ordering::Release);
+        let mut state = self.state.lock();
+        state.stopped = true;
+        let told = (
+            std::mem::take(&mut state.names),
+            std::mem::take(&mut state.inodes),
+        );
+        drop(state);
+        drop(told);
         self.wake.set();
     }
 
@@ -380,6 +413,8 @@ impl Observer for News {
 
     fn is_changed(&self, inode: &Inode) {
         if !ptr::eq(SERVES.get(), self) {
+            // Relaxed: see the module's header.
+            self.unplaced.fetch_add(1, Ordering::Relaxed);
             self.forget_attributes(inode.ino());
         }
     }
@@ -388,7 +423,7 @@ impl Observer for News {
         if !complete {
             self.listed.all_changed();
             // Relaxed: see the module's header.
-            self.losses.fetch_add(1, Ordering::Relaxed);
+            self.unplaced.fetch_add(1, Ordering::Relaxed);
         }
         let mut state = self.state.lock();
         let over = |own: &Expected| own.running == 0 && own.ended < began;

@@ -31,7 +31,7 @@ const O_EXCL: i32 = 0o200;
 impl Filesystem for Server {
     /// Nobody asks any more, so there is nobody to tell, either.
     fn destroy(&mut self) {
-        self.conn.stop_telling();
+        self.conn.news.stop();
     }
 
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
