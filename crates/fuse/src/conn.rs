@@ -438,13 +438,14 @@ impl FuseConn {
         let (attr, attr_ttl) = self.attributes(inode, dir, known)?;
         self.nodes.remember(&self.names, named);
         // Invariant 2 of `news`: what is told from now on finds the inode among the nodes.
-        let told_within = self.news.told_so_far(&within.inode) != before;
-        let is_changed = own.map_or(told_within, |own| self.news.told_so_far(inode) != own);
+        let now = self.news.told_so_far(&within.inode);
+        let is_changed = own.map_or(now != before, |own| self.news.told_so_far(inode) != own);
         if self.news.is_telling() && is_changed {
             self.news.forget_attributes(inode.ino());
         }
         // The kernel does not wait for a look-up of a directory that it knows already.
-        let name_is_told = within.told && !(own.is_some() && told_within);
+        let name_may_have_changed = own.is_some() && now.of_names() != before.of_names();
+        let name_is_told = within.told && self.news.is_telling() && !name_may_have_changed;
         Ok(Entry {
             attr,
             generation: Generation(named.inode.generation()),

@@ -60,15 +60,19 @@ impl FuseConn {
     fn names(&self, handle: &DirHandle, offset: u64) -> Result<Vec<DirEntryBuf>, Errno> {
         let mut names = Vec::new();
         let mut bytes = 0;
-        handle.directory.read(offset, &mut |entry| {
+        let read = handle.directory.read(offset, &mut |entry| {
             bytes += DIRENTPLUS_BYTES + entry.name.len().next_multiple_of(8);
             if bytes > BATCH_BYTES {
                 return false;
             }
             names.push(entry.into());
             true
-        })?;
-        Ok(names)
+        });
+        match read {
+            // The next reading begins with the error.
+            Err(_) if !names.is_empty() => Ok(names),
+            read => read.map(|()| names),
+        }
     }
 
     /// Fills a reply with entries and their attributes. A name that is gone by the time it is

@@ -465,7 +465,9 @@ impl Mount {
         match ended {
             Ok(()) => self.join(),
             Err(Errno::EPERM) => {
-                self.stop();
+                // Not the news: those inside believe for long what they were answered. Their thread ends with the session.
+                self.kernel_pages.stop();
+                self.pruner.stop();
                 self.workers.stop();
                 // Dropping the session asks the helper; its threads serve those inside to the end.
                 drop(self.session.take());

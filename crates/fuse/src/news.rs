@@ -20,9 +20,9 @@
 //!
 //! 1. What is sent was asked for before it is told: a change doubts what is in memory before it comes here.
 //! 2. An answer that is on its way when the kernel is told does not last. For a name, the kernel waits for the requests in
-//!    its directory, but for those that ask whether a name still leads to a directory that it knows; such an answer finds that
-//!    something was told, and its name holds for a short time. The kernel takes no attributes that were asked for before
-//!    it was told. If it does not know the inode yet, its name is told, if there is one, which waits for the answer; the inode is
+//!    its directory, but for those that ask whether a name still leads to a directory that it knows. Such an answer looks whether
+//!    something was told, just before it is sent: its name holds for a short time then. The kernel takes no attributes that were
+//!    asked for before it was told. If it does not know the inode yet, its name is told, if there is one, which waits for the answer; the inode is
 //!    told until the kernel knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself
 //!    finds that something was told since it was asked for, and has the inode told.
 //! 3. If news are lost, all names and inodes that the kernel knows are told, and those whose answer is on its way.
@@ -37,8 +37,8 @@
 //! `telling` is stored with `Release` once this observes, and loaded with `Acquire` before a directory is watched: what
 //! happens from then on comes here.
 //!
-//! `unplaced` is `Relaxed`. An answer reads it after its inode came among the nodes, and the kernel is told after
-//! it was counted. Both take the lock of the node's shard in between: the second to take it finds what the first has done.
+//! `losses` and `of_files` are `Relaxed`. An answer reads them after its inode came among the nodes, and the kernel is told after
+//! they were counted. Both take the lock of the node's shard in between: the second to take it finds what the first has done.
 
 use crate::device::Device;
 use crate::handles::Listed;
@@ -95,8 +95,10 @@ pub(crate) struct News {
     state: Mutex<State>,
     wake: Event,
     telling: AtomicBool,
-    /// How often something was told that is of no directory: news were lost, or this process opens a file for writing.
-    unplaced: AtomicU32,
+    /// How often news were lost.
+    losses: AtomicU32,
+    /// How often this process changed a file, or opened it for writing, by another way than the mount.
+    of_files: AtomicU32,
     listed: Arc<Listed>,
 }
 
@@ -114,11 +116,19 @@ impl Drop for Serves {
     }
 }
 
-/// How often a directory was doubted, and something was told that is of none.
+/// How often a directory was doubted, news were lost, and something was told of a file alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ToldSoFar {
     pub(crate) doubts: u32,
-    unplaced: u32,
+    losses: u32,
+    of_files: u32,
+}
+
+impl ToldSoFar {
+    /// What may change a name.
+    pub(crate) fn of_names(self) -> (u32, u32) {
+        (self.doubts, self.losses)
+    }
 }
 
 /// A change of a name by a request, until it is done.
@@ -169,7 +179,8 @@ impl News {
             state: Mutex::default(),
             wake: Event::new()?,
             telling: AtomicBool::new(false),
-            unplaced: AtomicU32::new(0),
+            losses: AtomicU32::new(0),
+            of_files: AtomicU32::new(0),
             listed,
         })
     }
@@ -243,8 +254,9 @@ impl News {
     pub(crate) fn told_so_far(&self, dir: &Inode) -> ToldSoFar {
         ToldSoFar {
             doubts: dir.attributes().doubts(),
-            // Relaxed: see the module's header.
-            unplaced: self.unplaced.load(Ordering::Relaxed),
+            // Relaxed, both: see the module's header.
+            losses: self.losses.load(Ordering::Relaxed),
+            of_files: self.of_files.load(Ordering::Relaxed),
         }
     }
 
@@ -414,7 +426,7 @@ impl Observer for News {
     fn is_changed(&self, inode: &Inode) {
         if !ptr::eq(SERVES.get(), self) {
             // Relaxed: see the module's header.
-            self.unplaced.fetch_add(1, Ordering::Relaxed);
+            self.of_files.fetch_add(1, Ordering::Relaxed);
             self.forget_attributes(inode.ino());
         }
     }
@@ -423,7 +435,7 @@ impl Observer for News {
         if !complete {
             self.listed.all_changed();
             // Relaxed: see the module's header.
-            self.unplaced.fetch_add(1, Ordering::Relaxed);
+            self.losses.fetch_add(1, Ordering::Relaxed);
         }
         let mut state = self.state.lock();
         let over = |own: &Expected| own.running == 0 && own.ended < began;

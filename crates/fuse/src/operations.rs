@@ -403,14 +403,19 @@ impl Filesystem for Server {
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("readdir", || {
                 conn.list((ino, fh), offset, |handle, at| {
-                    handle.directory.read(*at, &mut |entry| {
+                    let read = handle.directory.read(*at, &mut |entry| {
                         let (ino, kind) = (INodeNo(entry.ino), convert::file_type(entry.kind));
                         let full = reply.add(ino, entry.next_offset, kind, entry.name);
                         if !full {
                             *at = entry.next_offset;
                         }
                         !full
-                    })
+                    });
+                    match read {
+                        // The next reply begins with the error.
+                        Err(_) if *at != offset => Ok(()),
+                        read => read,
+                    }
                 })
             });
             answer!(reply, done, () => reply.ok());
