@@ -253,8 +253,8 @@ impl FileSystem for LateFs {
         self.source.evict_inodes(inodes);
     }
 
+    delegate_to!(source);
     delegate! { source:
-        fn kind(&self) -> &'static str;
         fn read_only(&self) -> bool;
         fn writes_at_close(&self) -> bool;
         fn belief(&self) -> Arc<Belief>;
@@ -264,36 +264,10 @@ impl FileSystem for LateFs {
         fn give_up_removed(&self, inode: &SlabArc<Inode>) -> bool;
         fn spare_inodes(&self) -> u64;
         fn reap(&self) -> usize;
-        fn permissions(&self) -> &Arc<Generation>;
-        fn root(&self) -> SlabArc<Inode>;
         fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno>;
-        fn setattr(&self, ctx: &OpContext, inode: &SlabArc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
-        fn create(
-            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags
-        ) -> Result<OpenFile, Errno>;
-        fn mknod(
-            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
-            rdev: Device
-        ) -> Result<SlabArc<Inode>, Errno>;
-        fn mkdir(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32) -> Result<SlabArc<Inode>, Errno>;
-        fn symlink(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, target: &OsStr) -> Result<SlabArc<Inode>, Errno>;
-        fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
-        fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn rename(
-            &self, from_dir: &SlabArc<Inode>, from: &OsStr, to_dir: &SlabArc<Inode>, to: &OsStr, mode: RenameMode
-        ) -> Result<(), Errno>;
         fn open(&self, ctx: &OpContext, inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno>;
         fn open_cached(&self, ctx: &OpContext, inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno>;
-        fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
         fn opendir_cached(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
-        fn statfs(&self) -> Result<StatFs, Errno>;
-        fn sync_fs(&self) -> Result<(), Errno>;
-        fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
-        fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
-        fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
-        fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
     }
 }
 

@@ -66,6 +66,41 @@ macro_rules! delegate {
     };
 }
 
+/// The methods that both file systems of the tests leave to the one in a field.
+macro_rules! delegate_to {
+    ($inner:ident) => {
+        delegate! { $inner:
+            fn kind(&self) -> &'static str;
+            fn permissions(&self) -> &Arc<Generation>;
+            fn root(&self) -> SlabArc<Inode>;
+            fn setattr(&self, ctx: &OpContext, inode: &SlabArc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
+            fn create(
+                &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags
+            ) -> Result<OpenFile, Errno>;
+            fn mknod(
+                &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
+                rdev: Device
+            ) -> Result<SlabArc<Inode>, Errno>;
+            fn mkdir(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32) -> Result<SlabArc<Inode>, Errno>;
+            fn symlink(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, target: &OsStr) -> Result<SlabArc<Inode>, Errno>;
+            fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
+            fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+            fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+            fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+            fn rename(
+                &self, from_dir: &SlabArc<Inode>, from: &OsStr, to_dir: &SlabArc<Inode>, to: &OsStr, mode: RenameMode
+            ) -> Result<(), Errno>;
+            fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
+            fn statfs(&self) -> Result<StatFs, Errno>;
+            fn sync_fs(&self) -> Result<(), Errno>;
+            fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
+            fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
+            fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
+            fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+        }
+    };
+}
+
 impl FileSystem for HookedFs {
     fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno> {
         (self.before_lookup)(&self.memory, name)?;
@@ -102,35 +137,7 @@ impl FileSystem for HookedFs {
         }
     }
 
-    delegate! { memory:
-        fn kind(&self) -> &'static str;
-        fn permissions(&self) -> &Arc<Generation>;
-        fn root(&self) -> SlabArc<Inode>;
-        fn setattr(&self, ctx: &OpContext, inode: &SlabArc<Inode>, set: &SetAttr) -> Result<Attr, Errno>;
-        fn create(
-            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags
-        ) -> Result<OpenFile, Errno>;
-        fn mknod(
-            &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
-            rdev: Device
-        ) -> Result<SlabArc<Inode>, Errno>;
-        fn mkdir(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32) -> Result<SlabArc<Inode>, Errno>;
-        fn symlink(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, target: &OsStr) -> Result<SlabArc<Inode>, Errno>;
-        fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
-        fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-        fn rename(
-            &self, from_dir: &SlabArc<Inode>, from: &OsStr, to_dir: &SlabArc<Inode>, to: &OsStr, mode: RenameMode
-        ) -> Result<(), Errno>;
-        fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
-        fn statfs(&self) -> Result<StatFs, Errno>;
-        fn sync_fs(&self) -> Result<(), Errno>;
-        fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
-        fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
-        fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
-        fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-    }
+    delegate_to!(memory);
 }
 
 impl HookedFs {
