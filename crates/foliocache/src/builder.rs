@@ -32,7 +32,8 @@ impl CacheBuilder {
     }
 
     /// The bound on all memory of the cache, in bytes or as text such as `"512M"`: cached pages,
-    /// data in flight, and the cache's own tables. Default: 256 MiB.
+    /// data in flight, and the cache's own tables. Default: 256 MiB. At least [`MIN_MEMORY`](crate::MIN_MEMORY), 16 MiB to map files, and at
+    /// most the machine's memory, or [`build`](Self::build) fails.
     pub fn memory(mut self, bytes: impl MemorySize) -> Self {
         self.memory = bytes.in_bytes();
         self
@@ -47,13 +48,15 @@ impl CacheBuilder {
         self
     }
 
-    /// The share of the memory, in percent, that may be dirty before the cache writes it back by itself. Default: 10.
+    /// The share of the memory for pages (the bound less tables and names), in percent, that may be dirty before the cache writes it
+    /// back by itself. Above 0 and below [`dirty_percent`](Self::dirty_percent). Default: 10.
     pub fn dirty_background_percent(mut self, percent: u32) -> Self {
         self.config.dirty_background_percent = percent;
         self
     }
 
-    /// The share of the memory, in percent, that may be dirty before writers wait. Default: 40.
+    /// The share of the memory for pages, in percent, that may be dirty before writers wait: at most 90. Directories share it by
+    /// how fast they are written. Default: 40.
     pub fn dirty_percent(mut self, percent: u32) -> Self {
         self.config.dirty_percent = percent;
         self

@@ -172,13 +172,13 @@ impl Cache {
 
     /// A new, empty file system whose only store is the cache.
     ///
-    /// Its files are never written back or evicted. They may take half of the memory; beyond that a write gets `ENOSPC`. It
+    /// Its files are never written back or evicted. They may take half of the memory for pages; beyond that a write gets `ENOSPC`. It
     /// lives as long as a [`Directory`] or [`File`] of it.
     ///
     /// [`File`]: crate::File
     ///
     /// # Errors
-    /// No memory left in the bound.
+    /// `ENOMEM`: no memory left in the bound.
     pub fn memfs(&self) -> Result<Directory> {
         self.check(Operation::Mount)?;
         let fs = MemFs::new(&self.inner.mm)?;
@@ -223,7 +223,8 @@ impl Cache {
     /// be smaller: see [`CacheBuilder::external_pressure`].
     ///
     /// # Errors
-    /// A size that is too small or more than the machine has; the bound is then as it was.
+    /// A size below [`MIN_MEMORY`](crate::MIN_MEMORY) or more than the machine has, or too small for what cannot be reclaimed (files in
+    /// memory, failed data, pins, views, locked mappings); the bound is then as it was.
     pub fn set_memory(&self, bytes: impl MemorySize) -> Result<()> {
         self.check(Operation::SetMemory)?;
         Ok(self.inner.mm.set_limit(bytes.in_bytes()?)?)
@@ -279,7 +280,7 @@ impl Cache {
         mounts.iter().map(|used| Arc::clone(&used.mount)).collect()
     }
 
-    /// Files of all directories of the cache with data that is not durable yet.
+    /// Files of all directories of the cache with data that is not durable yet. Visits each file with such data; does not wait for I/O.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
@@ -334,7 +335,8 @@ impl Cache {
         exit::register(&self.inner.at_exit)
     }
 
-    /// Writes everything back and lets the cache go. Handles that are still held go on working.
+    /// Writes everything back and lets the cache go. Handles that are still held go on working. Blocks for the I/O, for as long as a
+    /// source hangs.
     ///
     /// A dropped cache also makes everything durable, but has no caller to report failures to. It reports them to `tracing`, with
     /// the target `foliocache::loss`, or on standard error if there is no subscriber. Data written through remaining handles is

@@ -72,7 +72,8 @@ impl DirectoryOptions {
 
     /// How long unwatched names and attributes are believed without asking the source again, so how late a change by others may be
     /// noticed. One second by default. Zero asks each time, and watches nothing. Opening an unwatched file always asks about the
-    /// file itself.
+    /// file itself. An open of a watched file looks at it if that is as long ago, since nothing tells of stores through mappings:
+    /// a `statx`.
     #[doc(alias = "entry_timeout")]
     #[doc(alias = "attr_timeout")]
     #[doc(alias = "actimeo")]

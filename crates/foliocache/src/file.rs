@@ -337,7 +337,8 @@ impl File {
     }
 
     /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
-    /// where the bytes went and how many, fewer than given only before an error.
+    /// where the bytes went and how many, fewer than given only before an error. Blocks as [`File::write_at`], and for other
+    /// appends and changes of the size.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -466,7 +467,7 @@ impl File {
 
     /// Says how a range will be used: the pattern is this handle's, for all of the file;
     /// [`Advice::WillNeed`] blocks until the range is in the cache, [`Advice::DontNeed`] drops its
-    /// clean pages.
+    /// clean pages and leaves dirty ones. In a range larger than the bound the first pages have left again.
     ///
     /// # Errors
     /// `ECHILD` after a fork; for [`Advice::WillNeed`] those of the backing store.
@@ -521,7 +522,7 @@ impl File {
         })
     }
 
-    /// Figures of this file, through whatever handle, since it came into memory.
+    /// Figures of this file, through whatever handle, since it came into memory. Does not wait for I/O.
     ///
     /// # Errors
     /// `ECHILD` after a fork.

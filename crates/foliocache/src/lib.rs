@@ -123,7 +123,7 @@ pub use foliocache_fs::{
 };
 #[doc(inline)]
 pub use foliocache_mm::{
-    FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
+    BlockNumber, FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
     HugeFrames as HugePages, IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError,
     MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart,
     PressureSource, PressureStats, ThrottleStats, UncachedStats, Unreclaimable, View,

@@ -49,7 +49,7 @@ use crate::parent_only::{Forked, ParentOnly};
 /// # Signals
 ///
 /// A touch of an address is SIGBUS if the page lies beyond the end of the file *now*, if the store cannot read it, or if there
-/// is no room for it. The next touch tries again, after a failure of the store a second later. A store to a read mapping is
+/// is no room for it. The next touch tries again; in [`Thread`](crate::MappingFaults::Thread) mode a page that failed twice fails for a second. A store to a read mapping is
 /// SIGSEGV, and so is every touch in a forked child, where no mapping exists. Without a handler these signals end the process. They
 /// are no undefined behaviour. [`Mapping::read_at`] and [`Mapping::write_at`] return errors instead.
 pub struct Mapping {

@@ -90,7 +90,7 @@ impl Metadata {
         Ok(self.attr.mtime.into())
     }
 
-    /// Last access, as far as the file system keeps it: reads through the cache do not move it.
+    /// Last access, as far as the file system keeps it. A read from the source moves it, a hit does not.
     ///
     /// # Errors
     /// None: the result is that of `std`.
@@ -285,6 +285,8 @@ impl Batch {
 /// The entries of a directory, without `.` and `..`. From [`Directory::read_dir`].
 ///
 /// An entry that is there throughout is seen once, even if others are made or removed meanwhile.
+///
+/// The iterator may block for I/O. It reads up to 256 entries ahead, outside the bound. An error is its last entry.
 ///
 /// [`Directory::read_dir`]: crate::Directory::read_dir
 pub struct ReadDir {

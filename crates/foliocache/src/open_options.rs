@@ -94,7 +94,8 @@ impl<'a> OpenOptions<'a> {
         self
     }
 
-    /// Permission bits of a file that is made, before the umask is taken off. 0o666 unless said.
+    /// Permission bits of a file that is made. The umask is taken off: the one that the process had when the directory was first opened.
+    /// 0o666 unless said.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.how.mode = mode;
         self
@@ -102,10 +103,10 @@ impl<'a> OpenOptions<'a> {
 
     /// Opens the file at `path`, relative to the directory.
     ///
-    /// May block on I/O.
+    /// May block on I/O. An open file takes some hundred bytes of the bound.
     ///
     /// # Errors
-    /// `EINVAL` for options that do not go together; `ENOENT`, `EEXIST`, `EISDIR`, `EACCES`,
+    /// `ENOMEM` if the bound has no room for it; `EINVAL` for options that do not go together; `ENOENT`, `EEXIST`, `EISDIR`, `EACCES`,
     /// `EROFS`, `ELOOP`; [`Error::Escape`](crate::Error::Escape); those of the backing store.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.directory.open_with(path.as_ref(), self)

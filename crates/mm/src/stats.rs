@@ -165,7 +165,7 @@ pub struct FileStats {
     pub hit_pages: u64,
     /// Pages that reads found in the cache and that had been brought in ahead of them: neither hits nor misses.
     pub readahead_first_used_pages: u64,
-    /// Pages that reads and writes had to bring in.
+    /// Pages that reads, views, pins and page faults of mappings had to bring in.
     pub missed_pages: u64,
     /// Pages that reclaim took.
     pub evicted_pages: u64,

@@ -443,13 +443,11 @@ impl AsyncFile {
 
     /// The attributes.
     ///
-    /// Ready at the first poll where they are known and nobody told of a change: [`Directory::metadata`] says how long
-    /// they are believed. Otherwise a worker asks the store.
+    /// Ready at the first poll where they are known and nobody told of a change, see
+    /// [`DirectoryOptions::revalidate_after`](crate::DirectoryOptions::revalidate_after). Otherwise a worker asks the store.
     ///
     /// # Errors
     /// As [`File::metadata`].
-    ///
-    /// [`Directory::metadata`]: crate::Directory::metadata
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> Result<Metadata> {
         if let Some(known) = self.file.known_metadata()? {

@@ -60,8 +60,8 @@ use crate::rights::Rights;
 ///
 /// Names and meanings are those of `std::fs`: `docs/guide/porting.md` in the repository shows how to move a program here.
 ///
-/// Cheap to clone. Every call may block on I/O. No call keeps memory of the bound after it returns, except for names and
-/// attributes that stay cached.
+/// Cheap to clone. Every call may block on I/O. Names, attributes and pages of files stay cached after it, until their memory is
+/// needed. An open file keeps some hundred bytes of the bound.
 #[derive(Clone)]
 pub struct Directory {
     vfs_path: ParentOnly<VfsPath>,
@@ -108,8 +108,8 @@ impl Directory {
     }
 
     /// The same directory with the credentials of another user. Mode, owner and group decide, as in the kernel, on every operation
-    /// through it and through whatever is opened from it, and new files belong to that user. Without credentials the backing store
-    /// decides what this process may do.
+    /// through it and through whatever is opened from it, and new files belong to that user. Access control lists do not count, nor do
+    /// capabilities of users other than 0. Without credentials the backing store decides what this process may do.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

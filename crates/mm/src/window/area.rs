@@ -59,11 +59,12 @@ const REFUSAL_TIME: Duration = Duration::from_secs(10);
 /// How faults of mapped files are resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FaultMode {
-    /// By threads of the cache, while the touching thread sleeps. System calls may use addresses of a mapping. Needs the
-    /// permission to resolve faults of the kernel's own accesses.
+    /// By threads of the cache, 64 at most, while the touching thread sleeps. System calls may use addresses of a mapping. Needs
+    /// `CAP_SYS_PTRACE`, or `vm.unprivileged_userfaultfd` = 1, or access to `/dev/userfaultfd`; without, making a mapping fails with
+    /// `EPERM`.
     #[default]
     Thread,
-    /// By the touching thread, in a handler of SIGBUS: two to four times as fast. A system call on an address whose page is not
+    /// By the touching thread, in a handler of SIGBUS: six times as fast for single pages, as fast for 2 MiB. A system call on an address whose page is not
     /// mapped fails with `EFAULT`.
     Inline,
 }
