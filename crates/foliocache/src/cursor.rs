@@ -54,11 +54,8 @@ macro_rules! io {
 
                 fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
                     let mut cursor = self.lock_cursor()?;
-                    let n = self.write_vectored_at(bufs, *cursor)?;
-                    *cursor = match self.appends() {
-                        true => self.len(),
-                        false => *cursor + n as u64,
-                    };
+                    let (end, n) = self.write_vectored_from(bufs, *cursor)?;
+                    *cursor = end;
                     Ok(n)
                 }
 

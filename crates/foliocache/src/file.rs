@@ -331,8 +331,17 @@ impl File {
     /// # Errors
     /// As [`File::write_at`].
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize> {
+        self.write_vectored_from(bufs, pos).map(|(_, n)| n)
+    }
+
+    /// The same; returns where the written bytes end, too.
+    pub(crate) fn write_vectored_from(
+        &self,
+        bufs: &[IoSlice<'_>],
+        pos: u64,
+    ) -> Result<(u64, usize)> {
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        let done = self.open.write_vectored_at(bufs, pos);
+        let done = self.open.write_vectored_from(bufs, pos);
         done.map_err(|errno| self.error(Operation::Write, pos, len, errno))
     }
 

@@ -64,7 +64,7 @@ impl Drop for InodeRef {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let (true, Some(inode)) = (self.folios.mode().device_writes, &self.inode.0) {
-            inode.attributes().data_changed();
+            inode.data_changed();
         }
     }
 }

@@ -1142,9 +1142,15 @@ fn a_change_of_attributes_shows_what_others_wrote_before() {
     }
 }
 
-/// Of a file that nobody has opened, the time that is set is the one that the source has taken.
+/// The time that is set is the one that the source has taken, whether somebody has the file open or not.
 #[test]
 fn a_time_that_is_set_is_shown_as_the_source_has_it() {
+    for open in [false, true] {
+        set_times_are_shown_as_stored(open);
+    }
+}
+
+fn set_times_are_shown_as_stored(open: bool) {
     let now = SetAttr {
         mtime: Some(SetTime::Now),
         ..SetAttr::default()
@@ -1154,6 +1160,7 @@ fn a_time_that_is_set_is_shown_as_the_source_has_it() {
         .names
         .lookup(world.names.root(), OsStr::new("file"), STAY, None);
     let inode = inode.expect("it is there").inode().expect("an inode");
+    let _file = open.then(|| world.open_for("file", OpenFlags::READ_WRITE));
     for _ in 0..20 {
         // A time that was looked at is followed by another one, not by that of the clock's tick.
         let before = fs::metadata(world.path("file")).expect("a stat");
@@ -1310,6 +1317,78 @@ fn changes_by_others_beside_an_idle_writer_are_seen_and_not_undone() {
             world.fs.stats()
         );
         assert_eq!(read_all(&writer), b"FOUR+");
+    }
+}
+
+/// A file that was made through the cache a while ago is one that others know.
+#[test]
+fn changes_by_others_of_a_file_that_was_made_here_are_seen_and_not_undone() {
+    let world = World::with_file(b"file", true);
+    let create = |name: &str| {
+        let (root, name) = (world.fs.root(), OsStr::new(name));
+        let made = world
+            .fs
+            .create(&OpContext::ROOT, &root, name, 0o644, OpenFlags::READ_WRITE);
+        made.expect("made")
+    };
+    // Nothing of ours is written before theirs.
+    let log = create("log");
+    fs::write(world.path("log"), "FOUR").expect("written");
+    thread::sleep(Duration::from_millis(50));
+    log.append(b"+").expect("appended");
+    log.fsync().expect("synced");
+    assert_eq!(fs::read(world.path("log")).expect("read"), b"FOUR+");
+    // They write beside dirty data, to another page.
+    let pages = create("pages");
+    pages.set_len(8192).expect("it has a size");
+    assert_eq!(read_all(&pages), vec![0; 8192]);
+    assert_eq!(pages.write_at(b"ours", 0), Ok(4));
+    thread::sleep(Duration::from_millis(50));
+    let beside = File::options().write(true).open(world.path("pages"));
+    let beside = beside.expect("it opens");
+    beside.write_all_at(b"theirs", 4096).expect("written");
+    pages.fsync().expect("synced");
+    drop(pages);
+    let found = world.read("pages");
+    assert_eq!(
+        (&found[..4], &found[4096..4102]),
+        (&b"ours"[..], &b"theirs"[..])
+    );
+}
+
+/// The flusher may write data back while its writer waits for its share of the dirty limits.
+#[test]
+fn times_of_a_write_that_ends_after_its_writeback_reach_the_source() {
+    let world = World::with_file(&[b'o'; 100], true);
+    let path = world.path("file");
+    let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let shown_is_stored = |shown: Attr| {
+        let stat = fs::metadata(&path).expect("a stat");
+        let stored = (stat.mtime(), stat.mtime_nsec());
+        assert_eq!((shown.mtime.sec, i64::from(shown.mtime.nsec)), stored);
+        assert!(stat.mtime() > 1_000_000_000);
+    };
+    for close in [false, true] {
+        let times = fs::FileTimes::new().set_modified(old);
+        let file = File::options().write(true).open(&path);
+        file.expect("it opens")
+            .set_times(times)
+            .expect("an old time");
+        let file = world
+            .open_for("file", OpenFlags::READ_WRITE)
+            .expect("it opens");
+        let inode = file.inode().clone();
+        let written = (file.mapping()).write(&mut Iocb::at(0), &mut IovIter::source(b"new"));
+        assert_eq!(written, Ok(3));
+        file.mapping().sync().expect("synced");
+        thread::sleep(Duration::from_millis(20));
+        // What `write_at` does when it is through.
+        inode.data_changed();
+        match close {
+            true => drop(file),
+            false => file.fsync().expect("synced"),
+        }
+        shown_is_stored(world.fs.getattr(&inode).expect("getattr"));
     }
 }
 

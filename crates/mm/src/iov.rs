@@ -241,13 +241,13 @@ impl<'a> IovIter<'a> {
         self.current = Iovec::new(slice.as_ptr().cast_mut(), slice.len());
     }
 
-    /// The iovec at the position, which is empty only if nothing remains.
+    /// The iovec at the position, as far as it remains, which is empty only if nothing does.
     #[inline]
     pub(crate) fn iovec(&mut self) -> Iovec<'a> {
         while self.current.len == 0 && self.remaining > 0 {
             self.next_iovec();
         }
-        self.current
+        self.current.first(self.remaining)
     }
 
     /// Copies `len` bytes at the position to `frame` without moving on, up to a fault; returns `len`.

@@ -48,6 +48,41 @@ fn write_direct(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
     assert_eq!(n, Ok(bytes.len()));
 }
 
+/// The edges of a direct write are written by themselves, and end within a slice.
+#[test]
+fn direct_writes_of_several_slices_are_whole() {
+    let (_mm, _bdi, store, file) = rig(16);
+    let mut expected = pattern(0, 0, 16 * PAGE_SIZE);
+    for (round, (pos, lens)) in [
+        (4090, &[10_000][..]),
+        (0, &[100, 8192]),
+        (5000, &[1, 4096, 3, 9000]),
+        (PAGE, &[PAGE_SIZE, PAGE_SIZE]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // Dirty pages do not leave the cache for it.
+        write(&file, pos + 1, b"dirty");
+        let bytes = pattern(round as u8 + 1, pos, lens.iter().sum());
+        let mut rest = &bytes[..];
+        let slices: Vec<_> = lens
+            .iter()
+            .map(|&len| {
+                let (slice, after) = rest.split_at(len);
+                rest = after;
+                std::io::IoSlice::new(slice)
+            })
+            .collect();
+        let n = file.write(&mut direct(pos), &mut IovIter::sources(&slices));
+        assert_eq!(n, Ok(bytes.len()));
+        expected[pos as usize..][..bytes.len()].copy_from_slice(&bytes);
+        assert!(read(&file, 0, expected.len()) == expected, "round {round}");
+    }
+    file.sync().unwrap();
+    assert!(store.content() == expected);
+}
+
 #[test]
 fn direct_reads_bring_nothing_in_and_find_what_is_cached() {
     let (_mm, _bdi, store, file) = rig(1024);

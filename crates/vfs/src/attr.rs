@@ -38,6 +38,9 @@
 //! 6. A file that gets another name is doubted. Through that name it may change where nobody is told, so it is not believed
 //!    as watched, see [`Belief`], until the file system says again that all is told.
 //!
+//! 7. Attributes are *changed* from a change of our own to mode, owner or links on, until the store has answered a question that nobody
+//!    has doubted since. Until then an answer that was doubted may be from before our change, and is not taken over.
+//!
 //! All change under the lock only.
 //!
 //! # Locking
@@ -74,14 +77,16 @@ const SIZE: usize = 3;
 const NO_TIME: u32 = u32::MAX;
 
 /// Bits of a mode in the first word; the rest of its half is for the preferred size of an I/O, in units
-/// of [`BLOCK`] bytes, and for [`SETTLED`] and [`PROVISIONAL`].
+/// of [`BLOCK`] bytes, and for [`FLAGS`].
 const MODE_BITS: u32 = 12;
 /// In the first word: invariant 4.
 const SETTLED: u64 = 1 << 31;
 /// In the first word: invariant 5.
 const PROVISIONAL: u64 = 1 << 30;
+/// In the first word: invariant 7.
+const CHANGED: u64 = 1 << 29;
 /// What is in the first word besides attributes.
-const FLAGS: u64 = SETTLED | PROVISIONAL;
+const FLAGS: u64 = SETTLED | PROVISIONAL | CHANGED;
 /// Stores have no such size that is no multiple of it.
 const BLOCK: u32 = 512;
 const MODE: u32 = (1 << MODE_BITS) - 1;
@@ -103,7 +108,7 @@ impl Attributes {
         let btime = self
             .btime
             .map_or((0, NO_TIME), |time| (time.sec, time.nsec));
-        let most = (PROVISIONAL as u32 - 1) >> MODE_BITS;
+        let most = (CHANGED as u32 - 1) >> MODE_BITS;
         let block = self.blksize.div_ceil(BLOCK).min(most);
         [
             two(self.mode & MODE | block << MODE_BITS, self.nlink),
@@ -214,7 +219,7 @@ impl AttrCell {
     /// All attributes, of one moment, if they are settled and not provisional. Takes no lock.
     #[inline(always)]
     pub(crate) fn get_settled(&self) -> Option<Attributes> {
-        self.get_if(|flags| flags == SETTLED)
+        self.get_if(|flags| flags & !CHANGED == SETTLED)
     }
 
     /// All attributes, of one moment, if they are not provisional. Takes no lock.
@@ -327,8 +332,13 @@ impl AttrCell {
         let of_store = || [0, 1].map(|at| self.words[at].load(Ordering::Relaxed));
         let (before, doubts) = (of_store(), *lock);
         let result = self.update_locked(&mut lock, change);
-        if of_store() != before && *lock == doubts && self.has_store() {
-            *lock = lock.wrapping_add(1);
+        if of_store() != before && self.has_store() {
+            if *lock == doubts {
+                *lock = lock.wrapping_add(1);
+            }
+            let _section = self.seq.write(&mut lock);
+            // Relaxed: under the lock, and ordered by the counter.
+            self.words[0].fetch_or(CHANGED, Ordering::Relaxed);
         }
         result
     }
@@ -363,14 +373,16 @@ impl AttrCell {
         result
     }
 
-    /// The data changed now.
+    /// The data changed now. Whether that moved the times.
     #[inline]
-    pub fn data_changed(&self) {
+    pub fn data_changed(&self) -> bool {
         let now = coarse_realtime();
         // Relaxed: a hint, see the module's header.
-        if self.stamp.load(Ordering::Relaxed) != now.as_nanos() {
+        let moved = self.stamp.load(Ordering::Relaxed) != now.as_nanos();
+        if moved {
             self.data_changed_at(now);
         }
+        moved
     }
 
     #[cold]
@@ -462,8 +474,8 @@ impl AttrCell {
     }
 
     /// Takes over what the store said since `doubts` was taken, and believes it until `until`, or longer if it was
-    /// believed longer. If somebody doubted meanwhile nobody believes it. Does nothing, and returns false, if a later answer
-    /// is believed: one of after the doubt, or of a later epoch (see [`Belief`]).
+    /// believed longer. If somebody doubted meanwhile nobody believes it. Does nothing, and returns false, after a change of our own
+    /// since ([`AttrCell::update`]), and if a later answer is believed: one of after the doubt, or of a later epoch (see [`Belief`]).
     pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) -> bool {
         self.believe_as(doubts, until, |attributes| {
             change(attributes);
@@ -483,15 +495,24 @@ impl AttrCell {
         let believed = self.believed_until();
         // What was lost is doubted by nobody: it ends an epoch.
         let is_over = until < believed && !Belief::is_same_epoch(until, believed);
-        // By invariant 2 that was asked since.
-        if doubted && believed != 0 || is_over && believed != FOR_EVER {
+        // Relaxed: under the lock.
+        let changed = self.words[0].load(Ordering::Relaxed) & CHANGED;
+        // What is believed was asked since, by invariant 2.
+        let is_older = doubted && (believed != 0 || changed != 0);
+        if is_older || is_over && believed != FOR_EVER {
             return false;
         }
         let provisional = self.update_locked(&mut lock, change);
-        if provisional != self.is_provisional() {
+        let differs = provisional != self.is_provisional();
+        let other_flags = if differs {
+            PROVISIONAL | changed
+        } else {
+            changed
+        };
+        if other_flags != 0 {
             let _section = self.seq.write(&mut lock);
             // Relaxed: under the lock, and ordered by the counter.
-            self.words[0].fetch_xor(PROVISIONAL, Ordering::Relaxed);
+            self.words[0].fetch_xor(other_flags, Ordering::Relaxed);
         }
         if !doubted {
             // By invariant 6 it may be less by now.
@@ -595,6 +616,18 @@ mod tests {
             assert!(!cell.believe(asked, until, |attributes| attributes.mode = 0o644));
             assert_eq!(cell.mode(), 0o600);
             assert!(cell.is_believed(4));
+            // The file system doubts what it changes.
+            let asked = cell.doubts();
+            cell.doubt();
+            cell.update(|attributes| attributes.nlink = 0);
+            assert!(!cell.believe(asked, until, |attributes| attributes.nlink = 1));
+            assert_eq!(cell.get().nlink, 0);
+            // Asked since, and doubted for other reasons.
+            let asked = cell.doubts();
+            assert!(cell.believe(asked, until, |attributes| attributes.mode = 0o640));
+            cell.doubt();
+            assert!(cell.believe(asked, until, |attributes| attributes.mode = 0o644));
+            assert_eq!(cell.mode(), 0o644);
         }
     }
 

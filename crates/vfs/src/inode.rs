@@ -119,6 +119,9 @@ pub trait InodeOperations: Any + Send + Sync {
     /// Asks the processor for what opening the file looks at.
     fn prefetch(&self) {}
 
+    /// A write moved the times of a regular file, maybe after its data was written back: what the store has is to be set again.
+    fn times_moved(&self) {}
+
     /// What a symbolic link holds, where that is known without asking. As
     /// [`InodeOperations::cached_attr`].
     fn cached_target(&self) -> Option<&OsStr> {
@@ -320,6 +323,14 @@ impl Inode {
     /// The attributes in memory.
     pub fn attributes(&self) -> &SlabArc<AttrCell> {
         &self.attributes
+    }
+
+    /// The data changed now: moves the times.
+    #[inline]
+    pub fn data_changed(&self) {
+        if self.attributes.data_changed() {
+            self.ops.times_moved();
+        }
     }
 
     /// The file system's own part.

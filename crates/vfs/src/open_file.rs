@@ -151,7 +151,7 @@ impl OpenFile {
         )?;
         if mode.device_writes {
             self.inode.remove_privileges(&self.ctx)?;
-            self.inode.attributes().data_changed();
+            self.inode.data_changed();
         }
         self.mapping.pin(&self.readahead, bytes, mode)
     }
@@ -167,7 +167,9 @@ impl OpenFile {
     /// Has stores through a mapping move the times of the file.
     fn moves_times(&self, vma: Vma) -> Vma {
         let attributes = self.inode.attributes().clone();
-        vma.on_store(move || attributes.data_changed());
+        vma.on_store(move || {
+            attributes.data_changed();
+        });
         vma
     }
 
@@ -339,7 +341,7 @@ impl OpenFile {
         if may && !self.inode.has_privileges_to_remove(&self.ctx) {
             let hit = self.mapping.overwrite(pos, buf);
             if hit > 0 {
-                self.inode.attributes().data_changed();
+                self.inode.data_changed();
             }
             if hit > 0 && hit == buf.len() {
                 return Ok(hit);
@@ -383,7 +385,7 @@ impl OpenFile {
         }
         let result = self.mapping.write(iocb, iter);
         if iter.remaining() < wanted {
-            self.inode.attributes().data_changed();
+            self.inode.data_changed();
         }
         result
     }
@@ -393,7 +395,21 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::write_at`].
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize, Errno> {
-        self.write_iter(&mut Iocb::at(pos), &mut IovIter::sources(bufs))
+        self.write_vectored_from(bufs, pos).map(|(_, n)| n)
+    }
+
+    /// As [`OpenFile::write_vectored_at`]; returns where the written bytes end, too.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write_at`].
+    pub fn write_vectored_from(
+        &self,
+        bufs: &[IoSlice<'_>],
+        pos: u64,
+    ) -> Result<(u64, usize), Errno> {
+        let mut iocb = Iocb::at(pos);
+        let n = self.write_iter(&mut iocb, &mut IovIter::sources(bufs))?;
+        Ok((iocb.pos, n))
     }
 
     /// Writes `buf` at the end, atomically against other appends; returns where it begins and the

@@ -12,8 +12,8 @@ use super::state::{LocalChange, StatSample};
 use super::{NodeOps, Shared};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd, Stat};
-use foliocache_sys::{Errno, clock};
+use foliocache_sys::Errno;
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, SetTime, Stat};
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
     PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, written_mode,
@@ -186,16 +186,17 @@ impl DirNode {
             ((), told) = self.change_and_look(fd, LocalChange::Attributes, chmod)?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
-            let now = clock::coarse_realtime();
+            // A write-back beside it does not set an older time.
+            let _stamping = self.regular().map(|file| file.stamping.lock());
             let utimens = || fd::futimens(fd, set.atime, set.mtime);
             ((), told) = self.change_and_look(fd, LocalChange::Times, utimens)?;
             if let Some((mtime, file)) = set.mtime.zip(self.regular()) {
                 file.io.lock().stamped_by_others = false;
-                let mut mtime = mtime.resolve(now);
-                if i32::try_from(mtime.sec).is_err() {
-                    // The source may have no such time, and has taken the nearest that it has.
-                    mtime = fd::fstat(fd)?.mtime;
-                }
+                let mtime = match mtime {
+                    SetTime::At(time) if i32::try_from(time.sec).is_ok() => time,
+                    // The source has taken its own clock, which is finer than ours, or the nearest time that it has.
+                    _ => fd::fstat(fd)?.mtime,
+                };
                 // Data that is still dirty goes out later and is stamped with this again. Where there can be none the time is
                 // the source's.
                 let stamp = |attributes: &mut Attributes| {
@@ -241,6 +242,12 @@ impl InodeOperations for DirNode {
 
     fn prefetch(&self) {
         self.prefetch_file();
+    }
+
+    fn times_moved(&self) {
+        if let Some(file) = self.regular() {
+            file.times.changed();
+        }
     }
 
     fn cached_target(&self) -> Option<&OsStr> {

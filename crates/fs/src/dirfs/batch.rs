@@ -440,13 +440,15 @@ impl Batches {
         if !self.xfs || foliocache_sync::planted!(device_not_flushed) {
             return Ok(());
         }
-        match file {
-            Some(file) => fd::fdatasync(file.as_fd()),
-            None => {
-                let flags = OFlags::RDWR | OFlags::TMPFILE;
-                fd::fdatasync(fd::reopen(self.fd.as_fd(), flags)?.as_fd())
-            }
-        }
+        fd::fdatasync(self.fd_to_flush(file.as_deref())?.as_fd())
+    }
+
+    /// A descriptor that nobody else asks for errors, of `file` if it can be opened again: the kernel tells an error once a descriptor, and
+    /// that of the file has to tell the file's own flush.
+    pub(super) fn fd_to_flush(&self, file: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+        let reopened = file.and_then(|file| fd::reopen(file.as_fd(), OFlags::RDONLY).ok());
+        let new = || fd::reopen(self.fd.as_fd(), OFlags::RDWR | OFlags::TMPFILE);
+        reopened.map_or_else(new, Ok)
     }
 
     /// Ends the thread. There are no batches afterwards.
@@ -554,6 +556,10 @@ impl NodeOps {
         let Some(batch) = batch else { return false };
         if !keeps {
             file.close_batched();
+            if file.any_fd().is_some() {
+                // Something besides the batch needs it.
+                self.close_or_wait();
+            }
         }
         let mut files = batch.files.lock();
         if let Some(files) = &mut *files {

@@ -227,7 +227,10 @@ impl Shared {
         opens.idle = opens.handles == 0 && !node.file().close();
         match opens.idle {
             true => self.idle.requeue(SlabArc::downgrade(node)),
-            false => self.idle.kept.release(1),
+            false => {
+                node.unpin(Some(&opens));
+                self.idle.kept.release(1);
+            }
         }
     }
 }
@@ -275,10 +278,7 @@ impl NodeOps {
             }
             if written {
                 match self.shared.options.writeback_at_close {
-                    WritebackAtClose::Begin => {
-                        let mapping = self.file().mapping();
-                        mapping.iter().for_each(AddressSpace::begin_writeback);
-                    }
+                    WritebackAtClose::Begin => self.begin_write_out(),
                     WritebackAtClose::Wait => self.write_out(),
                     WritebackAtClose::Delayed => {}
                 }
@@ -290,6 +290,18 @@ impl NodeOps {
         if !self.is_unlinked() && self.file().any_fd().is_none() {
             // Nothing is left to close.
             mem::forget(closing);
+        }
+    }
+
+    /// Has what is dirty written to the source a moment later, with the time of its last write. If all is written, sets that time.
+    fn begin_write_out(&self) {
+        let Some(mapping) = self.file().mapping() else {
+            return;
+        };
+        mapping.begin_writeback();
+        if mapping.stats().dirty_pages == 0 {
+            // Tried again before a flush.
+            let _ = self.write_inode();
         }
     }
 
@@ -317,7 +329,9 @@ impl NodeOps {
             file.discard();
             // The descriptor that keeps its space is another one. What is on its way still goes with the inode.
             file.close();
-        } else if !file.close() && !opens.idle {
+        } else if file.close() {
+            self.unpin(Some(&opens));
+        } else if !opens.idle {
             opens.idle = true;
             self.shared.idle.push(SlabArc::downgrade(&self.0));
         }

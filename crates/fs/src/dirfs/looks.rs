@@ -91,8 +91,7 @@ impl DirNode {
         let now = self.shared.belief.now();
         let (compared, marked) = {
             let io = self.file().io.lock();
-            // What we have just made nobody else writes.
-            if io.fresh.is_some() {
+            if io.is_just_made() {
                 return false;
             }
             if io.written_by_others {

@@ -21,6 +21,7 @@ use super::state::LocalChange;
 use super::stream::DirStream;
 use super::{DirFs, NodeOps, WritebackAtClose};
 use foliocache_sync::Arc;
+use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
 use foliocache_sys::dir;
 use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
@@ -185,6 +186,7 @@ impl FileSystem for DirFs {
         {
             let mut io = file.io.lock();
             (io.fresh, io.new) = (Some(Box::new(stat)), true);
+            io.made_at = coarse_monotonic_ms();
         }
         let flags = OpenFlags {
             truncate: false,

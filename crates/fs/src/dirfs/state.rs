@@ -39,12 +39,16 @@ use super::writers::MarkedFile;
 use foliocache_mm::{AddressSpace, MappingCharge};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
+use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{OwnedFd, Stat};
 use std::mem::offset_of;
 use std::ops::Range;
+
+/// How long others are not expected to write to a file that was made through us, in milliseconds.
+const JUST_MADE: u64 = 10;
 
 /// What the source said about a file after our own last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +173,8 @@ pub(super) struct IoState {
     pub(super) fds: Option<Arc<Descriptors>>,
     /// What the source said of it when it was made through us, until something of it is written.
     pub(super) fresh: Option<Box<Stat>>,
+    /// When it was made through us, in milliseconds of the coarse monotonic clock.
+    pub(super) made_at: u64,
     /// What the next write takes into the open batch.
     pub(super) room: Option<Room>,
     /// Batches that data of it is in and that no flush has asked about.
@@ -525,8 +531,7 @@ impl FileState {
     /// Whether a look at the source can show that others changed it, and does not have to be told of that.
     pub(super) fn can_be_compared(&self) -> bool {
         let io = self.io.lock();
-        // What we have just made nobody else writes.
-        io.fresh.is_none() && io.marked.is_none() && io.unsure.or(io.seen).is_some()
+        !io.is_just_made() && io.marked.is_none() && io.unsure.or(io.seen).is_some()
     }
 
     /// Notes what `stat`, looked up at `look`, shows that others did to the data.
@@ -563,6 +568,11 @@ impl FileState {
 }
 
 impl IoState {
+    /// Whether it was made through us so short a while ago that nobody else writes to it, and nothing of it is written.
+    pub(super) fn is_just_made(&self) -> bool {
+        self.fresh.is_some() && coarse_monotonic_ms().saturating_sub(self.made_at) <= JUST_MADE
+    }
+
     /// Whether no other change of ours was under way since `change` began.
     fn is_alone(&self, change: &OngoingChange) -> bool {
         change.alone && self.changes == change.number

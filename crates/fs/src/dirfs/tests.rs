@@ -283,9 +283,15 @@ fn reads_outlive_the_name_the_handles_and_the_file_system() {
     assert!(told.recv_timeout(LONG).is_err(), "each ends once");
 }
 
-/// As when a tree of links is made for comparison and taken away again.
+/// As when a tree of links is made for comparison and taken away again, through the cache or beside it.
 #[test]
 fn files_that_lose_one_of_their_names_need_no_descriptors() {
+    for beside in [false, true] {
+        files_that_lose_a_name(beside);
+    }
+}
+
+fn files_that_lose_a_name(beside: bool) {
     let source = tempfile::tempdir().expect("a directory");
     let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
     let options = DirFsOptions {
@@ -298,9 +304,15 @@ fn files_that_lose_one_of_their_names_need_no_descriptors() {
     for i in 0..300 {
         let (one, two) = (format!("one{i}"), format!("two{i}"));
         std::fs::write(source.path().join(&one), "data").expect("write");
+        if beside {
+            let names = [&one, &two].map(|name| source.path().join(name));
+            std::fs::hard_link(&names[0], &names[1]).expect("link");
+        }
         let inode = fs.lookup(&root, OsStr::new(&one)).expect("lookup");
-        fs.link(&inode, &root, OsStr::new(&two)).expect("link");
-        let lost = if i % 2 == 0 { &two } else { &one };
+        if !beside {
+            fs.link(&inode, &root, OsStr::new(&two)).expect("link");
+        }
+        let lost = if i % 2 == 0 && !beside { &two } else { &one };
         fs.unlink(&root, OsStr::new(lost)).expect("unlink");
         inodes.push(inode);
     }
@@ -311,8 +323,20 @@ fn files_that_lose_one_of_their_names_need_no_descriptors() {
         .filter(|target| target.starts_with(&ours))
         .count();
     assert!(held < 50, "{held}");
+    if beside {
+        // Whoever finds the other name finds the file.
+        for (i, inode) in inodes.iter().enumerate() {
+            let found = fs
+                .lookup(&root, OsStr::new(&format!("two{i}")))
+                .expect("lookup");
+            assert!(foliocache_vfs::SlabArc::ptr_eq(&found, inode));
+        }
+    }
     for inode in &inodes {
         assert_eq!(fs.getattr(inode).expect("getattr").nlink, 1);
+    }
+    if beside {
+        return;
     }
     // A name that the file was moved away from is none to fall back to.
     let inode = &inodes[0];

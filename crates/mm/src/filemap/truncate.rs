@@ -424,13 +424,18 @@ impl AddressSpace {
             true => Some(self.refuse_views(size, u64::MAX)?),
             false => None,
         };
-        self.set_size(size.min(old));
-        // A write hit takes no `i_rwsem`: what it dirties meanwhile is kept, but for what is beyond
-        // the end. A page in use is waited for: what is left would be read for ever.
+        // A page in use is waited for: what is left would be read for ever.
         let lock = |page| self.lock_folio(page);
         let all = (PageIndex(0), PageIndex(u64::MAX));
         self.drop_clean(all.0, all.1, Operation::Forget, lock);
         self.unmap_pages(0..u64::MAX);
+        // A write hit takes no `i_rwsem`. One that began while something was still to be written has dirtied an old page: it is written
+        // first, beside what the store has by now.
+        if self.is_dirty() {
+            self.read_held_again();
+            return Ok(false);
+        }
+        self.set_size(size.min(old));
         if size < old {
             self.cut_off(size);
             self.after_removal(&mut wb);
@@ -440,5 +445,82 @@ impl AddressSpace {
         drop(wb);
         self.read_held_again();
         Ok(true)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::bdi::{BackingDevInfo, BdiKind};
+    use crate::iocb::Iocb;
+    use crate::iov::IovIter;
+    use crate::mm::{Mm, MmConfig};
+    use crate::ops::{AddressSpaceOperations, IoSegment};
+    use foliocache_sync::thread;
+    use foliocache_sys::Errno;
+
+    /// A store of zeros that others may change.
+    struct Shared;
+
+    impl AddressSpaceOperations for Shared {
+        fn read_folios(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+            Ok(segments.iter().map(IoSegment::len).sum())
+        }
+        fn writepages(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+            Ok(segments.iter().map(IoSegment::len).sum())
+        }
+        fn flush(&self) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn truncate(&self, _: u64) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn is_shared(&self) -> bool {
+            true
+        }
+        fn describe(&self) -> String {
+            "shared".into()
+        }
+    }
+
+    /// It began while another page waited for its flush, so it did not ask whether the store changed.
+    #[test]
+    fn a_hit_beside_a_change_of_the_store_is_written_before_that_is_taken_over() {
+        let mut config = MmConfig::new(64 << 20);
+        config.dirty_expire = std::time::Duration::from_secs(3600);
+        let mm = Mm::new(config).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+        let file = AddressSpace::new(&bdi, Arc::new(Shared), 0);
+        for pos in [0, 1 << 20] {
+            let mut page = Iocb::at(pos);
+            let written = file.write(&mut page, &mut IovIter::source(&[1; 4096]));
+            written.unwrap();
+        }
+        file.sync().unwrap();
+        let other = file.write(&mut Iocb::at(1 << 20), &mut IovIter::source(b"other"));
+        other.unwrap();
+        file.fdatawrite();
+        let hit = file.begin_hit(0, 4).expect("a page that is cached");
+        let size = file.size();
+        thread::scope(|scope| {
+            let flush = scope.spawn(|| file.flush_written());
+            flush.join().unwrap().unwrap();
+            assert!(!file.is_dirty());
+            let change = scope.spawn(|| file.backing_changed(size));
+            while file.i_rwsem.try_write().is_some() {
+                thread::yield_now();
+            }
+            // It waits for the page by now, or will.
+            foliocache_sync::time::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(file.end_hit(hit, 0, 4, None, false), 4);
+            assert!(!change.join().unwrap(), "something is to be written first");
+        });
+        assert!(file.is_dirty());
+        file.sync().unwrap();
+        assert!(file.backing_changed(size));
+        assert_eq!(file.stats().resident_pages, 0);
     }
 }

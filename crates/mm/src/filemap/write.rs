@@ -129,7 +129,7 @@ impl AddressSpace {
 
     /// Locks the one cached folio in which the `len` bytes at `pos` lie, if they do and may be written.
     #[inline(always)]
-    fn begin_hit(&self, pos: u64, len: usize) -> Option<WriteHit<'_>> {
+    pub(super) fn begin_hit(&self, pos: u64, len: usize) -> Option<WriteHit<'_>> {
         let mm: &Mm = self.mm();
         mm.check_fork().ok()?;
         self.bdi().check_failed_cap().ok()?;
@@ -171,7 +171,7 @@ impl AddressSpace {
     /// The end of a hit whose copy of `len` bytes to `pos` was `stopped`, if so. Returns how many are there:
     /// they are the file's then, also if the rest meets an error.
     #[inline(always)]
-    fn end_hit(
+    pub(super) fn end_hit(
         self: &Arc<Self>,
         hit: WriteHit<'_>,
         pos: u64,
@@ -581,7 +581,7 @@ impl AddressSpace {
 }
 
 /// A folio that is locked for a write within it.
-struct WriteHit<'a> {
+pub(super) struct WriteHit<'a> {
     locked: LockedFolio<'a>,
     seen: Snapshot,
     addr: *mut u8,

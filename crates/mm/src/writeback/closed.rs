@@ -100,6 +100,11 @@ impl BackingDevInfo {
             let Some(file) = file.upgrade().filter(|_| !pages.is_empty()) else {
                 continue;
             };
+            if file.is_awaited() {
+                // Whoever waits may be about to write a part only.
+                self.relist_closed(id, (Arc::downgrade(&file), pages), monotonic_ns());
+                continue;
+            }
             let next = file.write_range(pages.clone(), self.turn());
             if let Some(next) = next {
                 self.relist_closed(id, (Arc::downgrade(&file), next.0..pages.end), since);

@@ -140,6 +140,7 @@ mod tests {
     use crate::iov::IovIter;
     use crate::mm::{Mm, MmConfig};
     use crate::ops::{AddressSpaceOperations, IoSegment};
+    use foliocache_sync::atomic::AtomicU64;
 
     /// A store that takes everything.
     struct Sink;
@@ -213,5 +214,79 @@ mod tests {
             .unwrap();
         bdi.flush_round(true);
         assert_eq!(bdi.nr_dirty_files(), 0);
+    }
+
+    /// A file whose store hands over the next page of a stream whenever it is written to.
+    #[derive(Default)]
+    struct Stream {
+        file: foliocache_sync::Mutex<foliocache_sync::Weak<AddressSpace>>,
+        next: AtomicU64,
+        /// What `next` was when the other file was written.
+        other_at: AtomicU64,
+    }
+
+    const STREAM_PAGES: u64 = 500;
+
+    struct Part(Arc<Stream>, bool);
+
+    impl AddressSpaceOperations for Part {
+        fn read_folios(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
+            Ok(0)
+        }
+        fn writepages(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+            let Part(stream, is_stream) = self;
+            // Relaxed: one thread, or joined.
+            let next = match is_stream {
+                true => stream.next.fetch_add(1, Ordering::Relaxed) + 1,
+                false => {
+                    let next = stream.next.load(Ordering::Relaxed);
+                    stream.other_at.store(next, Ordering::Relaxed);
+                    STREAM_PAGES
+                }
+            };
+            if next < STREAM_PAGES {
+                let file = stream.file.lock().upgrade().unwrap();
+                file.bdi().hand_over(&file, next..next + 1);
+            }
+            Ok(segments.iter().map(IoSegment::len).sum())
+        }
+        fn flush(&self) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn truncate(&self, _: u64) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn describe(&self) -> String {
+            "part".into()
+        }
+    }
+
+    #[test]
+    fn an_old_file_is_written_beside_one_that_hands_over_more_all_the_time() {
+        let (bdi, _) = dirty(0, Duration::from_millis(20));
+        let stream = Arc::new(Stream::default());
+        let file = |is_stream| {
+            let part = Part(stream.clone(), is_stream);
+            AddressSpace::new(&bdi, Arc::new(part), 0)
+        };
+        let (written, other) = (file(true), file(false));
+        *stream.file.lock() = Arc::downgrade(&written);
+        let write = |file: &Arc<AddressSpace>, page: u64| {
+            let mut at = Iocb::at(page * 4096);
+            file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+        };
+        write(&other, 0);
+        foliocache_sync::time::sleep(Duration::from_millis(30));
+        for page in 0..STREAM_PAGES {
+            write(&written, page);
+        }
+        bdi.hand_over(&written, 0..1);
+        bdi.flush_round(false);
+        // Relaxed: this thread stored it.
+        let at = stream.other_at.load(Ordering::Relaxed);
+        assert!(at < STREAM_PAGES / 2, "{at}");
     }
 }

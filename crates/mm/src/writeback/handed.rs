@@ -59,13 +59,17 @@ impl BackingDevInfo {
         }
     }
 
-    /// The flusher's turn on what was handed over. Returns whether there is more.
+    /// The flusher's turn on what was handed over, one on each file: more may come all the time. Returns whether there is more.
     pub(super) fn write_handed(&self) -> bool {
         let over = || self.nr_to_write() > self.dirty_limits().background;
         let mut written = Vec::new();
-        while !over() {
-            let Some((_, handed)) = self.handed.lock().pop_first() else {
+        let ids: Vec<u64> = self.handed.lock().keys().copied().collect();
+        for id in ids {
+            if over() {
                 break;
+            }
+            let Some(handed) = self.handed.lock().remove(&id) else {
+                continue;
             };
             let Some(file) = handed.file.upgrade() else {
                 continue;

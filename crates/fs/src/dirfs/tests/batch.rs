@@ -8,10 +8,13 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
+use foliocache_sys::clock::Timespec;
+use foliocache_sys::fd::{self, AsFd, OwnedFd, SetTime};
 use foliocache_vfs::{
     FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
 };
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -193,6 +196,88 @@ fn a_full_batch_becomes_durable_by_itself_and_descriptors_stay_few() {
     assert_eq!(stats.batched_files, 200);
     assert!(stats.batch_flushes >= 2, "{stats:?}");
     assert_eq!(stats.flushes, 0);
+}
+
+/// A hole splits its write: only the first part goes into the batch as that of a small file.
+#[test]
+fn descriptors_of_small_new_files_with_holes_stay_few() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |options| {
+        options.idle_files = Some(16);
+        options.path_descriptors = 4;
+    });
+    for number in 0..100 {
+        let file = create(&fs, &number.to_string());
+        for pos in [0, 8192] {
+            assert_eq!(file.write_at(b"data", pos), Ok(4));
+        }
+        drop(file);
+        // Two each, the names', the roots, and what is being closed or cleaned.
+        let open = descriptors_into(source.path());
+        assert!(open <= 2 * 16 + 4 + 6, "{open}");
+    }
+    fs.sync_fs().expect("sync");
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+}
+
+/// The descriptor of a file tells an error once, to the flush of that file.
+#[test]
+fn the_device_is_flushed_by_a_descriptor_of_its_own() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let batches = fs.shared.batches.as_ref().expect("tests have batches");
+    let file = create(&fs, "0");
+    let node = DirNode::of(file.inode()).expect("a node");
+    let own = node.file().any_fd().expect("it is open");
+    let flushed = batches.fd_to_flush(Some(&own)).expect("a descriptor");
+    assert_ne!(flushed.as_raw_fd(), own.as_raw_fd());
+    let ino = |fd: &OwnedFd| fd::fstat(fd.as_fd()).map(|stat| stat.ino);
+    assert_eq!(ino(&flushed), ino(&own));
+    let new = batches.fd_to_flush(None).expect("a descriptor");
+    assert_ne!(ino(&new), ino(&own));
+}
+
+/// It was written back before, for other reasons, so nothing is left to write at its close.
+#[test]
+fn a_closed_file_has_the_time_of_its_write_when_it_was_written_back_before() {
+    let source = tempfile::tempdir().expect("a directory");
+    let path = source.path().join("0");
+    std::fs::write(&path, bytes(0, 5000)).expect("write");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let file = open(&fs, "0");
+    assert_eq!(file.write_at(b"data", 0), Ok(4));
+    let written = file.inode().attributes().get().mtime;
+    thread::sleep(Duration::from_millis(50));
+    file.inode().mapping().expect("it is open").fdatawrite();
+    drop(file);
+    wait_until(|| {
+        let stat = std::fs::metadata(&path).expect("stat");
+        (stat.mtime(), stat.mtime_nsec()) == (written.sec, i64::from(written.nsec))
+    });
+}
+
+/// Otherwise the write-back would set the time that it has read before over the one that is set.
+#[test]
+fn setting_times_waits_for_a_writeback_that_sets_them() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let file = create(&fs, "0");
+    let node = DirNode::of(file.inode()).expect("a node");
+    let stamping = node.file().stamping.lock();
+    let time = Timespec { sec: 1000, nsec: 0 };
+    let set = SetAttr {
+        mtime: Some(SetTime::At(time)),
+        ..SetAttr::default()
+    };
+    thread::scope(|scope| {
+        let setting = scope.spawn(|| fs.setattr(&OpContext::ROOT, file.inode(), &set));
+        thread::sleep(Duration::from_millis(50));
+        let stat = std::fs::metadata(source.path().join("0")).expect("stat");
+        assert_ne!(stat.mtime(), 1000);
+        drop(stamping);
+        let set = setting.join().expect("no panic").expect("setattr");
+        assert_eq!(set.mtime, time);
+    });
 }
 
 #[test]
