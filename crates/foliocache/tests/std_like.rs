@@ -51,6 +51,27 @@ fn whole_files_are_read_and_written() {
     });
 }
 
+/// Beside another handle that appends.
+#[test]
+fn the_position_after_a_vectored_append_is_the_end_of_its_bytes() {
+    on_both(|dir| {
+        dir.write("log", "").unwrap();
+        let append = |byte: u8| {
+            let mut log = dir.open_options().read(true).append(true).open("log").unwrap();
+            for _ in 0..2000 {
+                let halves = [[byte; 3], [byte; 3]];
+                let slices = halves.each_ref().map(|half| io::IoSlice::new(half));
+                assert_eq!(log.write_vectored(&slices).unwrap(), 6);
+                let end = log.stream_position().unwrap();
+                let mut bytes = [0; 6];
+                log.read_exact_at(&mut bytes, end - 6).unwrap();
+                assert_eq!(bytes, [byte; 6]);
+            }
+        };
+        std::thread::scope(|scope| [1, 2].map(|byte| _ = scope.spawn(move || append(byte))));
+    });
+}
+
 #[test]
 fn copies_have_bytes_and_permissions() {
     on_both(|dir| {
