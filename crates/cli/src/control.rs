@@ -200,7 +200,7 @@ fn runtime_directory() -> Option<PathBuf> {
 
 /// The socket of a mount; it goes away with the value.
 pub(crate) struct Control {
-    path: PathBuf,
+    _bound: Bound,
 }
 
 impl Control {
@@ -217,26 +217,52 @@ impl Control {
         make_private(&directory).map_err(at)?;
         remove_stale(&directory);
         let path = directory.join(socket_name(&mounted));
-        let bound = directory.join(format!("starting-{}.sock", std::process::id()));
-        // Of a killed process that had the same number.
-        let _ = fs::remove_file(&bound);
-        let listener = UnixListener::bind(&bound).map_err(at)?;
-        fs::set_permissions(&bound, fs::Permissions::from_mode(0o600)).map_err(at)?;
-        fs::rename(&bound, &path).map_err(at)?;
+        let (listener, bound) = Bound::at(path).map_err(at)?;
         let asked = Arc::clone(asked);
         let started = thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || serve(&listener, &asked));
-        let control = Control { path };
         started.map_err(|error| format!("cannot start a thread: {error}"))?;
-        Ok(control)
+        Ok(Control { _bound: bound })
     }
 }
 
-impl Drop for Control {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+/// A socket's file; it is removed with the value.
+///
+/// The kernel may give the device number to a new mount before the process of the old one has ended. The new one's socket
+/// has taken the name then, and keeps it.
+struct Bound {
+    path: PathBuf,
+    /// Device and inode number. No other file has both while the socket is open.
+    file: (u64, u64),
+}
+
+impl Bound {
+    /// Binds a socket, in place of what has the name.
+    fn at(path: PathBuf) -> io::Result<(UnixListener, Bound)> {
+        let starting = path.with_file_name(format!("starting-{}.sock", std::process::id()));
+        // Of a killed process that had the same number.
+        let _ = fs::remove_file(&starting);
+        let listener = UnixListener::bind(&starting)?;
+        fs::set_permissions(&starting, fs::Permissions::from_mode(0o600))?;
+        let file = file_at(&starting)?;
+        fs::rename(&starting, &path)?;
+        Ok((listener, Bound { path, file }))
     }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Device and inode number.
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    let about = fs::symlink_metadata(path)?;
+    Ok((about.dev(), about.ino()))
 }
 
 /// Makes a directory that only this user can enter, or makes sure that it is one.
@@ -399,6 +425,18 @@ mod tests {
             .collect();
         left.sort();
         assert_eq!(left, ["mount-0-2.sock", "mount-0-3.sock.txt", "other.sock"]);
+    }
+
+    #[test]
+    fn a_socket_that_took_the_name_of_another_outlives_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("mount-0-1.sock");
+        let (_old_listener, old) = Bound::at(path.clone()).unwrap();
+        let (_listener, new) = Bound::at(path.clone()).unwrap();
+        drop(old);
+        UnixStream::connect(&path).unwrap();
+        drop(new);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
     }
 
     #[test]

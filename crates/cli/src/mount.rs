@@ -273,11 +273,6 @@ fn start(
     signals: &Signals,
 ) -> Result<(Mounted, Option<Control>), String> {
     let bound = memory::bound("--memory", &arguments.memory)?;
-    let metrics = arguments
-        .metrics
-        .as_deref()
-        .map(metrics::listen)
-        .transpose()?;
     let places = check::places(&arguments.source, &arguments.mount_point)?;
     let builder = Cache::builder().memory(bound.bytes);
     let builder = builder.dirty_expire(Duration::from_secs(arguments.dirty_age));
@@ -295,6 +290,12 @@ fn start(
         options,
         signals,
     )?;
+    // Only now: a mount of the source that was ending had the address until it gave up the lock.
+    let metrics = arguments
+        .metrics
+        .as_deref()
+        .map(metrics::listen)
+        .transpose()?;
     let mount = foliocache_fuse::mount(
         &directory,
         &places.mount_point,

@@ -409,6 +409,28 @@ fn clients_of_metrics_cannot_hold_up_the_mount() {
     assert!(line.contains("loopback"), "{line}");
 }
 
+/// A mount that was unmounted ends once all is written back, and keeps its address until then.
+#[test]
+#[ignore = "system tier"]
+fn metrics_are_served_by_a_mount_that_follows_another_at_once() {
+    let folder = Folder::new("metrics-again");
+    let (mut mounted, address) = with_metrics(&folder);
+    for nr in 0..5 {
+        // Something to write back.
+        let file = folder.mount_point().join(format!("file{nr}"));
+        fs::write(file, pattern(16 << 20, nr)).unwrap();
+        run(Command::new("umount").arg(folder.mount_point()));
+        let next = folder.mount(&["--memory", "64M", "--metrics", &address]);
+        let ended = mounted.wait();
+        assert_eq!(ended.code, Some(0), "{:?}", ended.lines);
+        let (head, body) = get(&address, "/metrics");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(body.contains("foliocache_memory_bytes "), "{body}");
+        mounted = next;
+    }
+    mounted.end_well();
+}
+
 #[test]
 #[ignore = "system tier"]
 fn a_cold_read_by_the_kernels_readahead_has_no_hits() {

@@ -10,6 +10,8 @@ use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 /// Files of a directory that is listed with more than one request.
 const MANY: usize = 1000;
@@ -172,6 +174,35 @@ fn one_file_system_leaves_out_what_is_mounted_below() {
     drop((below, over, later));
     assert_eq!(fs::read(source.join("below/linked")).unwrap(), b"written");
     assert_eq!(fs::read(source.join("file")).unwrap(), b"file");
+}
+
+/// Nobody tells of changes there, and the time of a directory is what a program sets.
+#[test]
+#[ignore = "system tier"]
+fn names_made_outside_below_the_source_are_listed_whatever_the_times_say() {
+    if skipped() {
+        return;
+    }
+    let folder = Folder::new("submount-listing");
+    let sub = folder.source().join("sub");
+    let _mount = Tmpfs::at(sub.clone());
+    for nr in 0..MANY {
+        fs::write(sub.join(format!("name{nr}")), "").unwrap();
+    }
+    let set_back = || shell(&sub, "touch -d '2001-02-03 04:05:06' .");
+    set_back();
+    let mounted = folder.mount(&[]);
+    let place = folder.mount_point().join("sub");
+    // Names alone, and with attributes.
+    for (nr, list) in ["ls -U", "ls -lU"].into_iter().enumerate() {
+        let count = || shell(&place, &format!("{list} | grep -c name"));
+        assert_eq!(count().trim(), (MANY + nr).to_string());
+        fs::write(sub.join(format!("name{}", MANY + nr)), "").unwrap();
+        set_back();
+        thread::sleep(Duration::from_secs(2));
+        assert_eq!(count().trim(), (MANY + nr + 1).to_string(), "{list}");
+    }
+    mounted.end_well();
 }
 
 #[test]

@@ -527,7 +527,8 @@ impl FuseConn {
     ) -> Result<(), Errno> {
         let (from, to) = (self.directory(from)?, self.directory(to)?);
         let (from, to) = (self.within(from)?, self.within(to)?);
-        let events = if mode == RenameMode::Exchange { 2 } else { 1 };
+        let exchanged = mode == RenameMode::Exchange;
+        let events = if exchanged { 2 } else { 1 };
         let kept = match mode {
             RenameMode::Replace | RenameMode::Whiteout => self.keep_data(&to, new)?,
             _ => None,
@@ -543,6 +544,10 @@ impl FuseConn {
         renamed?;
         owns.into_iter().for_each(Own::done);
         drop(kept);
+        let moved = [Some((&to, new)), exchanged.then_some((&from, old))];
+        for (dir, name) in moved.into_iter().flatten().filter(|(dir, _)| !dir.told) {
+            self.news.forget_moved(&self.names, &dir.dentry, name);
+        }
         if mode == RenameMode::Whiteout {
             self.give_whiteout(ctx, &from, old);
         }

@@ -14,8 +14,8 @@ const DIRENTPLUS_BYTES: usize = 152;
 const BATCH_BYTES: usize = 4096;
 
 impl FuseConn {
-    /// Whether the kernel reads directories without opening them. It is told when a listing changes; where it is told of
-    /// nothing, times of the same tick could hide a change.
+    /// Whether the kernel reads directories without opening them, and keeps what they list. It is told when a listing changes,
+    /// and after each reading where that is not told: times of the same tick could hide a change, and programs set them.
     pub(crate) fn kernel_lists(&self) -> bool {
         // Relaxed: see the field.
         self.kernel_can_list.load(Ordering::Relaxed) && self.news.is_telling()
@@ -51,6 +51,12 @@ impl FuseConn {
         read(&reading.handle, &mut at)?;
         if at != offset {
             self.listed.put(reading, at);
+            return Ok(());
+        }
+        // Once a reading, at its end: until then the kernel does not use what it keeps.
+        let dir = reading.handle.dentry.inode();
+        if dir.is_some_and(|dir| !self.news.tells_of(&self.names, &dir)) {
+            self.news.forget_listing(ino.0);
         }
         Ok(())
     }

@@ -16,6 +16,9 @@
 //! operation of the mount causes are *expected* ([`Own`]), and only those beyond them are told. What an operation
 //! causes is in the queue when it returns; a reading that began later is the end of the expectation.
 //!
+//! Nobody tells of changes in a directory that is not watched. The kernel is told there of what it would believe all the same:
+//! of a listing, which it keeps until the directory's time changes, and of a name that it moved there with its long belief.
+//!
 //! # Invariants
 //!
 //! 1. What is sent was asked for before it is told: a change doubts what is in memory before it comes here.
@@ -51,6 +54,7 @@ use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::event::Event;
+use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, Observer, SlabArc, SuperBlock, Told};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -84,6 +88,8 @@ struct State {
     names: HashMap<Place, bool>,
     /// Inodes to tell, with a name.
     inodes: HashMap<u64, Option<Place>>,
+    /// Directories to tell, whose listings the kernel is not to keep.
+    listings: HashSet<u64>,
     lost: bool,
     /// The thread is about to look.
     awake: bool,
@@ -267,6 +273,30 @@ impl News {
         });
     }
 
+    /// The kernel has read all of a directory whose changes are not told, and is to read it again when it is asked to list
+    /// it. It has kept the names before it asks for the end: it is told in time also where this comes before the last answer.
+    pub(crate) fn forget_listing(&self, dir: u64) {
+        self.push(&mut self.state.lock(), |state| {
+            state.listings.insert(dir);
+        });
+    }
+
+    /// The kernel moves a name to a directory whose changes are not told, and with it what it believes. It is to ask for the
+    /// name and for the attributes again. It keeps the directory locked until the name is moved, and is told after that.
+    pub(crate) fn forget_moved(&self, names: &SuperBlock, dir: &DentryRef<Inode>, name: &OsStr) {
+        let Some(within) = dir.inode().filter(|_| self.is_telling()) else {
+            return;
+        };
+        let moved = names.lookup_name(dir, name);
+        let place = (within.ino(), name.to_owned());
+        self.push(&mut self.state.lock(), |state| {
+            if let Ok(moved) = &moved {
+                state.inodes.insert(moved.inode.ino(), Some(place.clone()));
+            }
+            state.names.insert(place, true);
+        });
+    }
+
     /// Nothing is told any more, and answers hold for a short time.
     pub(crate) fn stop(&self) {
         // Release: see the module's header.
@@ -276,6 +306,7 @@ impl News {
         let told = (
             std::mem::take(&mut state.names),
             std::mem::take(&mut state.inodes),
+            std::mem::take(&mut state.listings),
         );
         drop(state);
         drop(told);
@@ -313,6 +344,7 @@ impl News {
                 State {
                     names: std::mem::take(&mut state.names),
                     inodes: std::mem::take(&mut state.inodes),
+                    listings: std::mem::take(&mut state.listings),
                     lost: std::mem::take(&mut state.lost),
                     ..State::default()
                 }
@@ -346,6 +378,10 @@ fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<Vec<u64>> {
                 on_their_way.push(ino);
             }
         }
+    }
+    for dir in told.listings {
+        // If it is not known, its listing is not, either.
+        is_known(device.forget_attributes(dir, true))?;
     }
     let dirs: HashSet<u64> = told.names.keys().map(|(dir, _)| *dir).collect();
     for ((dir, name), keep) in told.names {
