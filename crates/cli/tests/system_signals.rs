@@ -9,6 +9,7 @@ use common::{
 };
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -269,8 +270,64 @@ fn a_mount_that_ends_does_not_end_the_next_one() {
     let second = one.mount_of(&two.source(), &[]);
     assert_eq!(first.wait().code, Some(3));
     drop(open);
+    // `goes_on` needs no mount: the directory below takes the file, too.
+    assert!(one.is_mounted());
     goes_on(&one);
     second.end_well();
+    assert!(!one.is_mounted());
+}
+
+#[test]
+#[ignore = "system tier"]
+fn a_mount_that_ends_does_not_end_the_one_below() {
+    // The second has a program inside that is cut off.
+    for (busy, code) in [(false, 0), (true, 3)] {
+        let folder = Folder::new("below");
+        let marker = folder.mount_point().join("marker");
+        mount_tmpfs(&folder);
+        let below = File::open(folder.mount_point()).unwrap();
+        let mounted = folder.mount(&["--stop-timeout", "1"]);
+        // The mount point has to be empty at first.
+        fs::write(
+            format!("/proc/self/fd/{}/marker", below.as_raw_fd()),
+            "below",
+        )
+        .unwrap();
+        // An open directory would keep it mounted.
+        drop(below);
+        assert!(!marker.exists());
+        let open = busy.then(|| File::create(folder.mount_point().join("open")).unwrap());
+        let ended = mounted.end("TERM");
+        drop(open);
+        assert_eq!(ended.code, Some(code), "{:?}", ended.lines);
+        assert_eq!(read(&marker), "below");
+        run(Command::new("umount").arg(folder.mount_point()));
+        assert!(!folder.is_mounted());
+    }
+}
+
+/// The kernel gives the next mount the device number of the one that is gone.
+#[test]
+#[ignore = "system tier"]
+fn a_mount_that_somebody_else_replaced_leaves_the_next_one() {
+    let folder = Folder::new("replaced");
+    let marker = folder.mount_point().join("marker");
+    let mounted = folder.mount(&[]);
+    // Before the process has noticed that its own is gone.
+    shell(
+        folder.top(),
+        "umount mount; mount -t tmpfs -o size=1M none mount; echo next > mount/marker",
+    );
+    assert_eq!(mounted.wait().code, Some(0));
+    assert_eq!(read(&marker), "next\n");
+    run(Command::new("umount").arg(folder.mount_point()));
+    assert!(!folder.is_mounted());
+}
+
+fn mount_tmpfs(folder: &Folder) {
+    run(Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1M", "none"])
+        .arg(folder.mount_point()));
 }
 
 #[test]

@@ -57,7 +57,12 @@ fn the_position_after_a_vectored_append_is_the_end_of_its_bytes() {
     on_both(|dir| {
         dir.write("log", "").unwrap();
         let append = |byte: u8| {
-            let mut log = dir.open_options().read(true).append(true).open("log").unwrap();
+            let mut log = dir
+                .open_options()
+                .read(true)
+                .append(true)
+                .open("log")
+                .unwrap();
             for _ in 0..2000 {
                 let halves = [[byte; 3], [byte; 3]];
                 let slices = halves.each_ref().map(|half| io::IoSlice::new(half));

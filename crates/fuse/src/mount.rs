@@ -26,7 +26,7 @@ use crate::stats::{Counters, FuseStats};
 use crate::unopened::Unopened;
 use foliocache::Directory;
 use foliocache_sync::background::Panics;
-use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::thread::{self, JoinHandle};
 use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
@@ -35,12 +35,16 @@ use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
+use std::mem;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Most bytes that one request reads or writes; the kernel allows no more.
 pub(crate) const MAX_REQUEST: u32 = 1 << 20;
+
+/// The number that the kernel has for the root.
+const ROOT: u64 = 1;
 
 /// What a reader touches of its stack and allocates besides its two buffers.
 const READER_BYTES: u64 = 256 << 10;
@@ -204,10 +208,30 @@ pub fn mount(
     Mount::new(names, mount_point.as_ref(), &options)
 }
 
+/// Takes the session's thread out of it, and never drops the rest.
+///
+/// Dropped, the library's mount would unmount what is at the mount point then. It takes every connection that has ended for
+/// one that is mounted, so that would be a file system below ours, or one that somebody mounted later. What is never dropped
+/// keeps a descriptor of the device.
+///
+/// # Errors
+/// A thread cannot be started; the session is dropped then.
+fn keep_mounted(mut session: BackgroundSession) -> io::Result<JoinHandle<io::Result<()>>> {
+    // The handle cannot be moved out of what is not dropped.
+    let instead = thread::Builder::new().spawn(|| Ok(()))?;
+    let serving = mem::replace(&mut session.guard, instead);
+    mem::forget(session);
+    Ok(serving)
+}
+
 /// A file system that is mounted. Dropping it detaches it.
+///
+/// Each keeps one descriptor of `/dev/fuse` until the process ends.
 pub struct Mount {
-    session: Option<BackgroundSession>,
+    /// The thread that ends last of those that serve requests.
+    serving: Option<JoinHandle<io::Result<()>>>,
     connection: Connection,
+    device: Device,
     threads: usize,
     workers: Arc<Workers<Job>>,
     panics: Arc<Panics>,
@@ -283,10 +307,11 @@ impl Mount {
                 "this kernel cannot be asked to forget inodes: those that it remembers are kept"
             ),
         }
-        let session = session.spawn().map_err(MountError::Thread)?;
+        let serving = session.spawn().and_then(keep_mounted);
         let mut mount = Mount {
-            session: Some(session),
+            serving: Some(serving.map_err(MountError::Thread)?),
             connection: Connection::of(mount_point),
+            device: device.clone(),
             threads,
             workers,
             panics,
@@ -361,9 +386,17 @@ impl Mount {
 
     /// Whether it is no longer mounted.
     pub fn is_ended(&self) -> bool {
-        self.session
+        self.serving
             .as_ref()
-            .is_none_or(|session| session.guard.is_finished())
+            .is_none_or(|serving| serving.is_finished())
+    }
+
+    /// Whether it is on top at its place.
+    ///
+    /// Another mount may have the device number of one that is gone, so the kernel is asked for our root, which it knows as long
+    /// as the file system lives. Only then: the question waits for a file system that is about to go.
+    fn is_in_tree(&self) -> bool {
+        self.connection.is_in_tree() && self.device.forget_attributes(ROOT, false).is_ok()
     }
 
     /// Whether a file is open that may be mapped. Always `true` if the kernel does not report open files, with
@@ -402,13 +435,31 @@ impl Mount {
     /// # Errors
     /// Those of the kernel, or of the helper that is run without privilege; it is then still mounted.
     pub fn hide(&self) -> Result<(), MountError> {
-        if self.is_ended() || !self.connection.is_in_tree() {
+        self.take_off(true)
+    }
+
+    fn take_off(&self, detach: bool) -> Result<(), MountError> {
+        if !self.is_in_tree() {
             return Ok(());
         }
-        match sys_mount::unmount(self.mount_point(), true) {
+        let arguments: &[&str] = match detach {
+            true => &["-u", "-q", "-z", "--"],
+            false => &["-u", "-q", "--"],
+        };
+        match sys_mount::unmount(self.mount_point(), detach) {
             Ok(()) | Err(Errno::EINVAL) => Ok(()),
-            Err(Errno::EPERM) => self.unmount_by_helper(&["-u", "-q", "-z", "--"]),
+            Err(Errno::EPERM) => self.unmount_by_helper(arguments),
             Err(errno) => Err(MountError::Unmount(errno)),
+        }
+    }
+
+    /// Takes one off the tree that serves nobody any more, as far as this process may. Programs that are inside get errors.
+    fn take_off_unserved(&self) {
+        if self.is_in_tree()
+            && self.connection.abort().is_err()
+            && let Err(error) = self.hide()
+        {
+            tracing::warn!(%error, "left mounted");
         }
     }
 
@@ -439,14 +490,12 @@ impl Mount {
     /// # Errors
     /// As [`Mount::unmount`].
     pub fn unmount_unused(&self) -> Result<(), MountError> {
-        if self.is_ended() || !self.connection.is_in_tree() {
+        if self.is_ended() {
+            // The kernel may have cut it off and left it in the tree; nobody is served there any more.
+            self.take_off_unserved();
             return Ok(());
         }
-        match sys_mount::unmount(self.mount_point(), false) {
-            Ok(()) | Err(Errno::EINVAL) => Ok(()),
-            Err(Errno::EPERM) => self.unmount_by_helper(&["-u", "-q", "--"]),
-            Err(errno) => Err(MountError::Unmount(errno)),
-        }
+        self.take_off(false)
     }
 
     /// Takes it off the tree even while programs use it, and cuts them off: their next call fails.
@@ -459,7 +508,10 @@ impl Mount {
     pub fn detach(&mut self) -> Result<(), MountError> {
         // The device number of one that has ended may be another mount's by now.
         let ended = match self.is_ended() {
-            true => Ok(()),
+            true => {
+                self.take_off_unserved();
+                Ok(())
+            }
             false => self.connection.abort(),
         };
         match ended {
@@ -469,8 +521,11 @@ impl Mount {
                 self.kernel_pages.stop();
                 self.pruner.stop();
                 self.workers.stop();
-                // Dropping the session asks the helper; its threads serve those inside to the end.
-                drop(self.session.take());
+                if let Err(error) = self.hide() {
+                    tracing::warn!(%error, "left mounted");
+                }
+                // Its threads serve those inside to the end.
+                self.serving = None;
             }
             Err(errno) => return Err(MountError::Unmount(errno)),
         }
@@ -486,10 +541,12 @@ impl Mount {
 
     fn join(&mut self) {
         self.stop();
-        if let Some(session) = self.session.take()
-            && let Err(error) = session.join()
-        {
-            tracing::error!(%error, "serving the mount ended with an error");
+        match self.serving.take().map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(error))) => {
+                tracing::error!(%error, "serving the mount ended with an error");
+            }
+            Some(Err(_)) => tracing::error!("serving the mount ended with a panic"),
         }
         // Their callers are gone, but they may still write.
         self.workers.wait_idle();
@@ -507,7 +564,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.session.is_some()
+        if self.serving.is_some()
             && let Err(error) = self.detach()
         {
             tracing::error!(%error, "left mounted");
