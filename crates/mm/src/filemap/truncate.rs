@@ -432,7 +432,6 @@ impl AddressSpace {
         // A write hit takes no `i_rwsem`. One that began while something was still to be written has dirtied an old page: it is written
         // first, beside what the store has by now.
         if self.is_dirty() {
-            self.read_held_again();
             return Ok(false);
         }
         self.set_size(size.min(old));
