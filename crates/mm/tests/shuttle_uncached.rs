@@ -120,6 +120,8 @@ fn run(steps: &[Step]) -> End {
         (all.dirty_pages, all.writeback_pages, all.unstable_pages),
         (0, 0, 0)
     );
+    // A page that the flusher has locked would be left.
+    bdi.stop();
     // What is pending was used by that read, or is dropped with the file.
     file.invalidate(0, u64::MAX);
     let after = file.stats().uncached;
@@ -128,7 +130,6 @@ fn run(steps: &[Step]) -> End {
     assert_eq!(after.asked_pages, done, "{after:?}");
     assert_eq!(file.stats().resident_pages, 0);
     drop(file);
-    bdi.stop();
     mm.punch();
     assert_eq!(mm.usage().in_use_pages, 0);
     End { bytes, resident }
