@@ -42,6 +42,8 @@ mod readahead;
 mod reclaim;
 pub mod show;
 mod stats;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod test_store;
 mod types;
 mod unreclaimable;
 mod vma;

@@ -454,36 +454,8 @@ mod tests {
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
     use crate::mm::{Mm, MmConfig};
-    use crate::ops::{AddressSpaceOperations, IoSegment};
+    use crate::test_store::Sink;
     use foliocache_sync::thread;
-    use foliocache_sys::Errno;
-
-    /// A store of zeros that others may change.
-    struct Shared;
-
-    impl AddressSpaceOperations for Shared {
-        fn read_folios(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-            Ok(segments.iter().map(IoSegment::len).sum())
-        }
-        fn writepages(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-            Ok(segments.iter().map(IoSegment::len).sum())
-        }
-        fn flush(&self) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn truncate(&self, _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn is_shared(&self) -> bool {
-            true
-        }
-        fn describe(&self) -> String {
-            "shared".into()
-        }
-    }
 
     /// It began while another page waited for its flush, so it did not ask whether the store changed.
     #[test]
@@ -492,7 +464,11 @@ mod tests {
         config.dirty_expire = std::time::Duration::from_secs(3600);
         let mm = Mm::new(config).unwrap();
         let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
-        let file = AddressSpace::new(&bdi, Arc::new(Shared), 0);
+        let store = Sink {
+            shared: true,
+            ..Sink::default()
+        };
+        let file = AddressSpace::new(&bdi, Arc::new(store), 0);
         for pos in [0, 1 << 20] {
             let mut page = Iocb::at(pos);
             let written = file.write(&mut page, &mut IovIter::source(&[1; 4096]));

@@ -2,6 +2,7 @@
 
 use super::policy::{CALM, Policy, Usage};
 use super::*;
+use crate::test_store::Sink;
 use foliocache_sys::pressure::{Level, LevelKind, Stalls};
 use proptest::prelude::*;
 
@@ -294,31 +295,6 @@ fn nothing_left() -> Outside {
     }
 }
 
-/// A store without a byte, which takes any.
-#[derive(Debug)]
-struct Nothing;
-
-impl crate::AddressSpaceOperations for Nothing {
-    fn read_folios(&self, _: u64, _: &[crate::IoSegment<'_>]) -> Result<usize, Errno> {
-        Ok(0)
-    }
-    fn writepages(&self, _: u64, segments: &[crate::IoSegment<'_>]) -> Result<usize, Errno> {
-        Ok(segments.iter().map(|segment| segment.len()).sum())
-    }
-    fn flush(&self) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn truncate(&self, _: u64) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn describe(&self) -> String {
-        "nothing".into()
-    }
-}
-
 #[test]
 fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
     use crate::{AddressSpace, BackingDevInfo, BdiKind, Iocb, IovIter, ReadaheadState};
@@ -328,7 +304,7 @@ fn pressure_leaves_room_to_work_beside_what_cannot_be_reclaimed() {
     let mm = Mm::new(config).expect("a cache");
     let open = |kind| {
         let bdi = BackingDevInfo::new(&mm, "test", kind).expect("a file system");
-        AddressSpace::new(&bdi, Arc::new(Nothing), 0)
+        AddressSpace::new(&bdi, Arc::new(Sink::default()), 0)
     };
     let (memory, file) = (open(BdiKind::Memory), open(BdiKind::Storage));
     let bytes: Vec<u8> = (0..MIB as u32)

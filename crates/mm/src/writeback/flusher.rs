@@ -139,32 +139,9 @@ mod tests {
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
     use crate::mm::{Mm, MmConfig};
-    use crate::ops::{AddressSpaceOperations, IoSegment};
+    use crate::test_store::Sink;
+    use foliocache_sync::Weak;
     use foliocache_sync::atomic::AtomicU64;
-
-    /// A store that takes everything.
-    struct Sink;
-
-    impl AddressSpaceOperations for Sink {
-        fn read_folios(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
-            Ok(0)
-        }
-        fn writepages(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-            Ok(segments.iter().map(IoSegment::len).sum())
-        }
-        fn flush(&self) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn truncate(&self, _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn describe(&self) -> String {
-            "sink".into()
-        }
-    }
 
     /// A file system with `files` files of a dirty page each, whose flusher runs only when a test has it run.
     fn dirty(files: usize, expire: Duration) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
@@ -175,7 +152,7 @@ mod tests {
         let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
         bdi.stop();
         let files = (0..files).map(|_| {
-            let file = AddressSpace::new(&bdi, Arc::new(Sink), 0);
+            let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
             file.write(&mut Iocb::at(0), &mut IovIter::source(b"dirty"))
                 .unwrap();
             file
@@ -216,64 +193,41 @@ mod tests {
         assert_eq!(bdi.nr_dirty_files(), 0);
     }
 
-    /// A file whose store hands over the next page of a stream whenever it is written to.
-    #[derive(Default)]
-    struct Stream {
-        file: foliocache_sync::Mutex<foliocache_sync::Weak<AddressSpace>>,
-        next: AtomicU64,
-        /// What `next` was when the other file was written.
-        other_at: AtomicU64,
-    }
-
-    const STREAM_PAGES: u64 = 500;
-
-    struct Part(Arc<Stream>, bool);
-
-    impl AddressSpaceOperations for Part {
-        fn read_folios(&self, _: u64, _: &[IoSegment<'_>]) -> Result<usize, Errno> {
-            Ok(0)
-        }
-        fn writepages(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-            let Part(stream, is_stream) = self;
-            // Relaxed: one thread, or joined.
-            let next = match is_stream {
-                true => stream.next.fetch_add(1, Ordering::Relaxed) + 1,
-                false => {
-                    let next = stream.next.load(Ordering::Relaxed);
-                    stream.other_at.store(next, Ordering::Relaxed);
-                    STREAM_PAGES
-                }
-            };
-            if next < STREAM_PAGES {
-                let file = stream.file.lock().upgrade().unwrap();
-                file.bdi().hand_over(&file, next..next + 1);
-            }
-            Ok(segments.iter().map(IoSegment::len).sum())
-        }
-        fn flush(&self) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn truncate(&self, _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn describe(&self) -> String {
-            "part".into()
-        }
-    }
-
+    /// Each write of the stream hands over its next page.
     #[test]
     fn an_old_file_is_written_beside_one_that_hands_over_more_all_the_time() {
+        const STREAM_PAGES: u64 = 500;
         let (bdi, _) = dirty(0, Duration::from_millis(20));
-        let stream = Arc::new(Stream::default());
-        let file = |is_stream| {
-            let part = Part(stream.clone(), is_stream);
-            AddressSpace::new(&bdi, Arc::new(part), 0)
+        let file = |on_write: Box<dyn Fn() + Send + Sync>| {
+            let on_write = Some(on_write);
+            let sink = Sink {
+                on_write,
+                ..Sink::default()
+            };
+            AddressSpace::new(&bdi, Arc::new(sink), 0)
         };
-        let (written, other) = (file(true), file(false));
-        *stream.file.lock() = Arc::downgrade(&written);
+        let next = Arc::new(AtomicU64::new(0));
+        // What `next` was when the other file was written.
+        let other_at = Arc::new(AtomicU64::new(0));
+        let stream = Arc::new(foliocache_sync::Mutex::new(Weak::<AddressSpace>::new()));
+        let hand_over = {
+            let (next, stream) = (next.clone(), stream.clone());
+            move || {
+                // Relaxed, here and below: one thread.
+                let next = next.fetch_add(1, Ordering::Relaxed) + 1;
+                let file = stream.lock().upgrade().filter(|_| next < STREAM_PAGES);
+                if let Some(file) = file {
+                    file.bdi().hand_over(&file, next..next + 1);
+                }
+            }
+        };
+        let note = {
+            let (next, other_at) = (next.clone(), other_at.clone());
+            // Relaxed: as above.
+            move || other_at.store(next.load(Ordering::Relaxed), Ordering::Relaxed)
+        };
+        let (written, other) = (file(Box::new(hand_over)), file(Box::new(note)));
+        *stream.lock() = Arc::downgrade(&written);
         let write = |file: &Arc<AddressSpace>, page: u64| {
             let mut at = Iocb::at(page * 4096);
             file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
@@ -285,8 +239,8 @@ mod tests {
         }
         bdi.hand_over(&written, 0..1);
         bdi.flush_round(false);
-        // Relaxed: this thread stored it.
-        let at = stream.other_at.load(Ordering::Relaxed);
+        // Relaxed: as above.
+        let at = other_at.load(Ordering::Relaxed);
         assert!(at < STREAM_PAGES / 2, "{at}");
     }
 }
