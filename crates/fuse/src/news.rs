@@ -349,66 +349,69 @@ impl News {
                     ..State::default()
                 }
             };
-            match tell(told, nodes, device) {
-                Ok(on_their_way) => on_their_way
-                    .into_iter()
-                    .for_each(|ino| self.forget_attributes(ino)),
-                // The mount is going, most likely.
-                Err(error) => tracing::debug!(%error, "the kernel could not be told of a change"),
+            for ino in tell(told, nodes, device) {
+                self.forget_attributes(ino);
             }
         }
     }
 }
 
-/// Whether the kernel knows what it was told of.
-fn is_known(done: io::Result<()>) -> io::Result<bool> {
-    match done {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        done => done.map(|()| true),
+/// Whether the kernel knows what it was told of. What it refuses holds up nothing else.
+fn is_known(done: io::Result<()>) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    let Err(error) = done else {
+        return true;
+    };
+    // The number of a directory that is gone may be that of a file.
+    let is_known = !matches!(error.kind(), NotFound | NotADirectory);
+    if is_known {
+        // The mount is going, most likely.
+        tracing::debug!(%error, "the kernel could not be told of a change");
     }
+    is_known
 }
 
 /// Tells the kernel; returns the inodes to tell once more, since the answer that the kernel will know them by is on its way.
-fn tell(told: State, nodes: &Nodes, device: &Device) -> io::Result<Vec<u64>> {
+fn tell(told: State, nodes: &Nodes, device: &Device) -> Vec<u64> {
     let mut on_their_way = Vec::new();
     if told.lost {
-        device.forget_all_names()?;
+        is_known(device.forget_all_names());
         for ino in nodes.numbers() {
-            if !is_known(device.forget_attributes(ino, true))? && nodes.knows(ino) {
+            if !is_known(device.forget_attributes(ino, true)) && nodes.knows(ino) {
                 on_their_way.push(ino);
             }
         }
     }
     for dir in told.listings {
         // If it is not known, its listing is not, either.
-        is_known(device.forget_attributes(dir, true))?;
+        is_known(device.forget_attributes(dir, true));
     }
     let dirs: HashSet<u64> = told.names.keys().map(|(dir, _)| *dir).collect();
     for ((dir, name), keep) in told.names {
         if foliocache_sync::planted!(kernel_not_told_of_a_name) {
             break;
         }
-        is_known(device.forget_name(dir, &name, keep))?;
+        is_known(device.forget_name(dir, &name, keep));
     }
     for dir in dirs {
-        if !is_known(device.forget_attributes(dir, true))? && nodes.knows(dir) {
+        if !is_known(device.forget_attributes(dir, true)) && nodes.knows(dir) {
             on_their_way.push(dir);
         }
     }
     for (ino, place) in told.inodes {
         let ino = ino + u64::from(foliocache_sync::planted!(kernel_told_of_another_inode));
-        if is_known(device.forget_attributes(ino, false))? || !nodes.knows(ino) {
+        if is_known(device.forget_attributes(ino, false)) || !nodes.knows(ino) {
             continue;
         }
         if let Some((dir, name)) = place {
-            is_known(device.forget_name(dir, &name, true))?;
-            if is_known(device.forget_attributes(ino, false))? {
+            is_known(device.forget_name(dir, &name, true));
+            if is_known(device.forget_attributes(ino, false)) {
                 continue;
             }
         }
         on_their_way.push(ino);
     }
-    Ok(on_their_way)
+    on_their_way
 }
 
 impl Observer for News {

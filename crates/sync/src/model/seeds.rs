@@ -12,7 +12,8 @@
 //! | priorities that change at a few steps (PCT) | what needs few switches at certain places |
 //!
 //! A thread that yields, or that has run for [`FAIR`] steps in a row, comes after the others in the last strategy: threads
-//! that spin for another do not starve it. In an execution of more than [`LONG`] steps so does, now and then, the one that runs.
+//! that spin for another do not starve it. After [`LONG`] steps the second strategy takes over: by priorities, two threads of
+//! which each undoes what the other has just done may go on for ever, as a store and a write-back of its page do.
 //!
 //! The *trace* of an execution is the sequence of the threads that ran and of what the model notes by [`trace`]. Its hash is
 //! equal where two executions were.
@@ -31,7 +32,7 @@ const STACK: usize = 1 << 17;
 /// Steps in a row after which a thread gives way to those that can run.
 const FAIR: u64 = 5000;
 
-/// Steps after which the thread that runs comes last at each [`FAIR`]th step.
+/// Steps after which threads are no longer chosen by priority.
 const LONG: u64 = 200_000;
 
 std::thread_local! {
@@ -156,10 +157,8 @@ impl Priorities {
             self.of.push(draws.next() >> 1);
         }
         self.row += 1;
-        // Two threads of which one always undoes what the other has just done would go on for ever.
-        let is_long = step > LONG && step.is_multiple_of(FAIR);
         if let Some(current) = current
-            && (is_yielding || is_long || self.row > FAIR || self.changes.contains(&step))
+            && (is_yielding || self.row > FAIR || self.changes.contains(&step))
         {
             self.of[usize::from(current)] = self.last;
             self.last += 1;
@@ -227,6 +226,9 @@ impl<E: FnMut(Execution)> Scheduler for Seeds<E> {
         is_yielding: bool,
     ) -> Option<TaskId> {
         self.steps += 1;
+        if self.steps > LONG && matches!(self.strategy, Strategy::Priorities(_)) {
+            self.strategy = Strategy::Runs(32);
+        }
         let mut others = Vec::new();
         let runnable = match virtual_time::keeper() {
             Keeper::Busy(keeper) => return Some(keeper),
