@@ -310,7 +310,7 @@ impl Cache {
     /// end of `main`. It does so even if the cache was leaked, is a `static`, or is still used by threads and files. One call is
     /// enough.
     ///
-    /// The exit waits for it, but at most 10 s while nothing becomes durable. Files that could not be written are listed on
+    /// The exit waits for it, but at most 10 s while nothing is written or flushed. Files that could not be written are listed on
     /// standard error; the exit status does not change. A process that is killed, aborts or calls `_exit(2)` writes nothing back, and
     /// neither does a forked child.
     ///
@@ -338,9 +338,10 @@ impl Cache {
     /// Writes everything back and lets the cache go. Handles that are still held go on working. Blocks for the I/O, for as long as a
     /// source hangs.
     ///
-    /// A dropped cache also makes everything durable, but has no caller to report failures to. It reports them to `tracing`, with
-    /// the target `foliocache::loss`, or on standard error if there is no subscriber. Data written through remaining handles is
-    /// written back when the last of them goes. If that fails it is lost, and reported in the same way.
+    /// A dropped cache also makes data durable, but not what happened to names and attributes, and it has no caller to report
+    /// failures to. Each file is tried, whatever failed before. It reports them to `tracing`, with the target `foliocache::loss`, or
+    /// on standard error if there is no subscriber. Data written through remaining handles is written back when the last of them
+    /// goes. If that fails it is lost, and reported in the same way.
     ///
     /// # Errors
     /// The files that could not be written back, together with the cache, which is still open.

@@ -5,7 +5,7 @@
 //! ```text
 //!  Cache::close_on_exit ──▶ CACHES: the file systems of each cache that asked for it
 //!  exit ──▶ a thread writes them back ──▶ tells on standard error what it could not write
-//!       └── waits, until nothing became durable for PATIENCE ──▶ tells what is lost
+//!       └── waits, until nothing was written or flushed for PATIENCE ──▶ tells what is lost
 //! ```
 //!
 //! The work is done by a thread of its own. Another thread may hold a lock that it needs, or a store may not answer; so may the
@@ -35,7 +35,7 @@ use std::io::{self, Write};
 use crate::error::{Error, Operation, Result};
 use crate::mount::VfsMount;
 
-/// How long the exit waits while nothing becomes durable.
+/// How long the exit waits while nothing is written or flushed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long it then waits for the list of what is lost.
@@ -86,21 +86,16 @@ impl AtExit for WriteBack {
             return;
         }
         let mounts = mounts();
-        let nr_left = || {
-            mounts
-                .iter()
-                .map(|mount| mount.nr_not_durable())
-                .sum::<u64>()
-        };
+        let steps_left = || mounts.iter().map(|mount| mount.steps_left()).sum::<u64>();
         let done = start(&mounts, |mounts| {
             let failed = mounts.iter().flat_map(|mount| mount.sync());
             let failed = failed.map(|failed| (failed.file, failed.errno)).collect();
             tell_lost(mounts, failed);
         });
-        let (mut left, mut since) = (nr_left(), Instant::now());
+        let (mut left, mut since) = (steps_left(), Instant::now());
         while !done.load(Ordering::Acquire) && since.elapsed() < PATIENCE {
             sleep(Duration::from_millis(2));
-            let now = nr_left();
+            let now = steps_left();
             if now < left {
                 (left, since) = (now, Instant::now());
             }

@@ -159,9 +159,9 @@ impl VfsMount {
         }
     }
 
-    /// Pages that are not durable. Takes no lock.
-    pub(crate) fn nr_not_durable(&self) -> u64 {
-        self.backing().bdi().nr_not_durable()
+    /// Writes and flushes that are left, by page. Takes no lock.
+    pub(crate) fn steps_left(&self) -> u64 {
+        self.backing().bdi().steps_left()
     }
 
     /// Files with data that is not durable.

@@ -189,6 +189,49 @@ fn data_that_is_lost_with_its_cache_is_told_on_standard_error() {
     assert!(line.is_some_and(|line| line.contains("EFBIG")), "{log}");
 }
 
+#[test]
+fn a_cache_that_goes_writes_what_can_be_written_beside_what_cannot() {
+    for body in ["drop_beside_a_failure", "drop_after_a_failed_close"] {
+        let source = on_disk();
+        let output = run(body, source.path());
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lost = |line: &&str| line.starts_with("foliocache: lost: ");
+        assert_eq!(said.lines().filter(lost).count(), 1, "{body}: {said}");
+        let other = fs::read_to_string(source.path().join("other"));
+        assert_eq!(other.unwrap(), "written", "{body}: {said}");
+    }
+}
+
+/// Writes a file beside one that cannot be written.
+fn written_beside_a_failure(directory: &Directory) -> File {
+    ignore_sigxfsz();
+    let failed = written_without_room(directory);
+    failed.sync_data().unwrap_err();
+    drop(failed);
+    let mut options = directory.open_options();
+    let file = options.write(true).create(true).open("other").unwrap();
+    file.write_all_at(b"written", 0).unwrap();
+    file
+}
+
+#[test]
+fn drop_beside_a_failure() {
+    if let Some((cache, directory)) = open() {
+        let file = written_beside_a_failure(&directory);
+        drop((file, directory, cache));
+    }
+}
+
+#[test]
+fn drop_after_a_failed_close() {
+    if let Some((cache, directory)) = open() {
+        let file = written_beside_a_failure(&directory);
+        let refused = cache.close().unwrap_err();
+        file.write_all_at(b"written", 0).unwrap();
+        drop((file, directory, refused));
+    }
+}
+
 /// The thread that drops a cache writes back, too.
 fn ignore_sigxfsz() {
     // SAFETY: nobody else uses signals here.

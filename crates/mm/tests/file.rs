@@ -341,3 +341,16 @@ fn an_append_that_does_not_wait_is_whole_or_not_begun() {
         }
     }
 }
+
+#[test]
+fn what_is_left_to_do_falls_with_each_write_and_each_flush() {
+    let (_mm, bdi) = storage(8);
+    let store = Store::with(&[]);
+    let file = file(&bdi, &store);
+    write(&file, 0, &pattern(1, 0, 10 * PAGE_SIZE));
+    assert_eq!(bdi.steps_left(), 20);
+    file.fdatawrite();
+    assert_eq!((bdi.steps_left(), bdi.nr_not_durable()), (10, 10));
+    file.sync().expect("sync");
+    assert_eq!(bdi.steps_left(), 0);
+}

@@ -345,3 +345,61 @@ fn after_a_quota_has_refused_data_writes_are_refused() {
     write(&file, 2 * MIB, MIB).unwrap();
     bed.end(&[file]);
 }
+
+/// A file that may not grow beyond a limit within a page.
+#[derive(Debug)]
+struct Limited(u64);
+
+impl AddressSpaceOperations for Limited {
+    fn read_folios(&self, _: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        segments
+            .iter()
+            .for_each(|segment| segment.zero(0, segment.len()));
+        Ok(segments.iter().map(IoSegment::len).sum())
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let bytes = segments.iter().map(|segment| segment.len() as u64).sum();
+        match self.0.saturating_sub(pos).min(bytes) {
+            0 => Err(Errno::EFBIG),
+            fits => Ok(fits as usize),
+        }
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn truncate(&self, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn punch_hole(&self, _: u64, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "limited".into()
+    }
+}
+
+#[test]
+fn a_write_that_ends_within_a_page_is_told_of_with_the_error_of_the_rest() {
+    let mm = Mm::new(MmConfig::new(16 << 20)).unwrap();
+    let bdi = BackingDevInfo::new(&mm, "limited", BdiKind::Storage).unwrap();
+    for limit in [1000, 5000] {
+        let file = AddressSpace::new(&bdi, Arc::new(Limited(limit)), 0);
+        let write = |direct| {
+            let mut iocb = Iocb::at(0);
+            iocb.direct = direct;
+            file.write(&mut iocb, &mut IovIter::source(&[1; 2 * PAGE_SIZE]))
+        };
+        write(false).unwrap();
+        assert_eq!(file.sync(), Err(Errno::EFBIG), "{limit}");
+        file.discard_dirty();
+        file.truncate(0).unwrap();
+        let done = write(true);
+        let whole = (limit / PAGE * PAGE) as usize;
+        assert!(done == Err(Errno::EFBIG) || done == Ok(whole), "{done:?}");
+    }
+}

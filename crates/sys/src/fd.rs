@@ -486,10 +486,10 @@ pub fn futimens(
         last_access: raw(atime),
         last_modification: raw(mtime),
     };
-    match fs::futimens(fd, &times) {
-        Err(rustix::io::Errno::BADF) => Ok(fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?),
-        done => Ok(done?),
-    }
+    Ok(retry_on_intr(|| match fs::futimens(fd, &times) {
+        Err(rustix::io::Errno::BADF) => fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH),
+        done => done,
+    })?)
 }
 
 /// Sets the permission bits (the low 12 bits of `mode`). Works on `O_PATH` descriptors too. May

@@ -41,6 +41,7 @@ use foliocache_sync::cell::OnceLock;
 use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, Stat};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
+use std::mem;
 use std::ops::Range;
 
 /// A descriptor for direct I/O.
@@ -212,7 +213,8 @@ impl DirNode {
     pub(super) fn sync_attributes(&self, datasync: bool) -> Result<(), Errno> {
         if let Some(file) = self.regular() {
             let mut fds = file.io.lock().fds.clone();
-            if !datasync && fds.is_none() && !file.attributes.is_durable() {
+            let is_durable = || file.attributes.is_durable() && !file.io.lock().overwritten;
+            if !datasync && fds.is_none() && !is_durable() {
                 fds = Some(self.descriptors(false)?);
             }
             if !datasync && let Some(fds) = fds {
@@ -223,6 +225,9 @@ impl DirNode {
                     true => Ok(()),
                     false => calls.make(SyncCall::File, &fds.buffered, self.identity.dev),
                 };
+                if mem::take(&mut file.io.lock().overwritten) {
+                    file.attributes.changed();
+                }
                 let synced = file.attributes.sync(fsync);
                 synced.inspect_err(|&error| self.told_early(error))?;
             }
@@ -264,10 +269,12 @@ impl DirNode {
         }
         count(&self.shared.counters.flushes);
         let fds = self.descriptors(false)?;
+        let grew = mem::take(&mut file.io.lock().grew);
         let calls = &self.shared.sync_calls;
         let flushed = calls.make(SyncCall::Data, &fds.buffered, self.identity.dev);
         let told_before = file.io.lock().error.take();
-        flushed.and(told_before.map_or(Ok(()), Err))?;
+        let flushed = flushed.and(told_before.map_or(Ok(()), Err));
+        flushed.inspect_err(|_| file.io.lock().grew |= grew)?;
         let data = match foliocache_sync::planted!(write_beside_a_sync_durable) {
             true => file.data.begin().or(data),
             false => data,
@@ -275,8 +282,12 @@ impl DirNode {
         if let Some(begun) = data {
             file.data.end(begun);
         }
-        if let Some(begun) = size {
-            file.size.end(begun);
+        match size {
+            Some(begun) => file.size.end(begun),
+            None => file.io.lock().overwritten |= !grew,
+        }
+        if let Some(mapping) = file.mapping() {
+            file.io.lock().reached = mapping.size();
         }
         Ok(())
     }
@@ -377,6 +388,10 @@ impl AddressSpaceOperations for NodeOps {
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;
+            let len = segments.iter().map(IoSegment::len).sum::<usize>();
+            let end = pos + len as u64;
+            io.grew |= end > io.reached;
+            io.reached = io.reached.max(end);
             (io.room.take(), io.cached.clone())
         };
         let small = room.is_some();
@@ -510,11 +525,12 @@ impl AddressSpaceOperations for NodeOps {
             let io = self.file().io.lock();
             (io.fds.clone(), io.writing)
         };
-        match fds {
-            Some(_) if writing && self.shared.options.exclusive => Ok(()),
-            Some(fds) if !(writing && self.is_marked_or_marks(&fds)) => self.restamp(&fds),
-            _ => Ok(()),
+        let waits = |fds: &Arc<_>| self.shared.options.exclusive || self.is_marked_or_marks(fds);
+        if let Some(fds) = fds.filter(|fds| !(writing && waits(fds))) {
+            // Data becomes durable without its time. That is set again with the attributes, which tells of the error.
+            let _ = self.restamp(&fds);
         }
+        Ok(())
     }
 
     /// Not where nothing is watched: a network file system may take long to answer, or for ever.

@@ -108,16 +108,19 @@ impl Numbers {
         if dev == self.dev {
             return (ino != ROOT_INO).then_some(ino);
         }
-        if ino >> NUMBER_BITS != 0 {
-            return None;
-        }
         let mut others = self.others.lock();
         let known = others.iter().position(|&other| other == dev);
         let place = known.unwrap_or(others.len()) + 1;
         if known.is_none() && place < DEVICES {
             others.push(dev);
         }
-        (place < DEVICES).then_some(SYNTHETIC | (place as u64) << NUMBER_BITS | ino)
+        (place < DEVICES && ino >> NUMBER_BITS == 0)
+            .then_some(SYNTHETIC | (place as u64) << NUMBER_BITS | ino)
+    }
+
+    /// The devices besides the source's that files were seen of.
+    pub(super) fn other_devices(&self) -> HashSet<u64> {
+        self.others.lock().iter().copied().collect()
     }
 }
 

@@ -83,7 +83,7 @@ use self::lock::LockState;
 use self::node::DirNode;
 use self::path_fds::PathFds;
 use self::stats::Counters;
-use self::sync_calls::SyncCalls;
+use self::sync_calls::{SyncCall, SyncCalls};
 use self::watch::Watches;
 use self::writers::Writers;
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
@@ -250,11 +250,21 @@ struct Shared {
     dont_cache_refused: AtomicBool,
     /// Names and attributes of inodes that were evicted before these were durable.
     forgotten: Durability,
+    /// The same on file systems that are mounted below the root.
+    forgotten_below: Durability,
     next_node: AtomicU64,
     bdi: Arc<BackingDevInfo>,
 }
 
 impl Shared {
+    /// What was forgotten of inodes on a device.
+    fn forgotten_on(&self, dev: u64) -> &Durability {
+        match dev == self.sync_calls.dev {
+            true => &self.forgotten,
+            false => &self.forgotten_below,
+        }
+    }
+
     /// Until when an answer of the source that is asked for now may be believed.
     fn believable_until(&self) -> u64 {
         self.belief.until(self.belief.now(), true)
@@ -376,6 +386,7 @@ impl DirFs {
             room_is_told,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
+            forgotten_below: Durability::new(),
             next_node: AtomicU64::new(0),
             bdi,
         });
@@ -422,14 +433,49 @@ impl DirFs {
     /// Makes every file durable, unless writing fails. The log tells what could not be written, or standard error, see
     /// [`LOSS_TARGET`]; [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) returns errors.
     pub fn write_back(&self) {
-        self.try_to_write_back();
+        // Each file is tried: the errors of one are not those of another.
+        let _ = self.sync_files();
         self.tell_unwritten();
     }
 
-    fn try_to_write_back(&self) {
-        if self.shared.bdi.error().is_none() {
-            let _ = self.sync_files();
+    /// Makes everything durable on file systems that are mounted below the root; false if not all of them are found.
+    ///
+    /// # Errors
+    /// The first of `syncfs(2)`.
+    fn sync_below(&self) -> Result<bool, Errno> {
+        let mut devices = self.inodes.numbers().other_devices();
+        if devices.is_empty() {
+            return Ok(true);
         }
+        let mut result = Ok(());
+        let mut sync = |dev: u64, open: &dyn Fn(OFlags) -> Result<OwnedFd, Errno>| {
+            if !devices.contains(&dev) {
+                return;
+            }
+            // One that cannot be opened is no longer there, or another will do.
+            let Ok(directory) = open(OFlags::RDONLY | OFlags::DIRECTORY) else {
+                return;
+            };
+            if fd::fstat(directory.as_fd()).is_ok_and(|stat| stat.dev.raw() == dev) {
+                devices.remove(&dev);
+                let calls = &self.shared.sync_calls;
+                result = result.and(calls.make(SyncCall::All, &directory, dev));
+            }
+        };
+        for inode in self.inodes.cache.all() {
+            let node = DirNode::of(&inode)?;
+            if node.directory().is_some() {
+                let open = |flags| fd::reopen(node.path_fd()?.as_fd(), flags);
+                sync(node.identity.dev, &open);
+            }
+        }
+        // All inodes of one may be evicted.
+        for mount in mount::mounts()? {
+            let (major, minor) = mount.device;
+            let open = |flags| fd::open(&mount.mount_point, flags, 0);
+            sync(fd::Device { major, minor }.raw(), &open);
+        }
+        result.map(|()| devices.is_empty())
     }
 
     /// Writes back and flushes every file, all of them at once where that can be.
@@ -449,7 +495,7 @@ impl Drop for DirFs {
         if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        self.try_to_write_back();
+        let _ = self.sync_files();
         if let Some(batches) = &self.shared.batches {
             batches.stop();
         }

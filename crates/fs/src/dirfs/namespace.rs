@@ -19,6 +19,7 @@ use super::listing::NamesChange;
 use super::node::{DirNode, NODE_BYTES};
 use super::state::LocalChange;
 use super::stream::DirStream;
+use super::sync_calls::SyncCall;
 use super::{DirFs, NodeOps, WritebackAtClose};
 use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_monotonic_ms;
@@ -394,13 +395,20 @@ impl FileSystem for DirFs {
     }
 
     fn sync_fs(&self) -> Result<(), Errno> {
-        let forgotten = self.shared.forgotten.begin();
+        let (here, below) = (&self.shared.forgotten, &self.shared.forgotten_below);
+        let (begun_here, begun_below) = (here.begin(), below.begin());
         let files = self.sync_files();
         self.shared.close_all_idle();
         let root = fd::reopen(self.shared.root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        files.and(fd::syncfs(root.as_fd()))?;
-        if let Some(begun) = forgotten {
-            self.shared.forgotten.end(begun);
+        let calls = &self.shared.sync_calls;
+        let synced = calls.make(SyncCall::All, &root, calls.dev);
+        let all_found = self.sync_below();
+        files.and(synced)?;
+        if let Some(begun) = begun_here {
+            here.end(begun);
+        }
+        if all_found? && let Some(begun) = begun_below {
+            below.end(begun);
         }
         Ok(())
     }

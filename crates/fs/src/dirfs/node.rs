@@ -166,7 +166,7 @@ impl DirNode {
             unlinked: AtomicBool::new(false),
             orphaned: OnceLock::new(),
         };
-        if !shared.forgotten.is_durable() {
+        if !shared.forgotten_on(node.identity.dev).is_durable() {
             // This may be one of those whose inodes were evicted.
             node.name_changed();
             if let Some(file) = node.regular() {
@@ -396,7 +396,7 @@ impl DirNode {
         let attributes = |file: &FileState| file.attributes.is_durable();
         let durable = self.name.is_durable() && self.regular().is_none_or(attributes);
         if !durable && !self.is_unlinked() {
-            self.shared.forgotten.changed();
+            self.shared.forgotten_on(self.identity.dev).changed();
         }
     }
 

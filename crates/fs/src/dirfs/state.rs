@@ -199,6 +199,12 @@ pub(super) struct IoState {
     pub(super) new: bool,
     /// A flush failed, and the kernel's pages of the file are not to be written to again, see [`file`](super::file).
     pub(super) stale: bool,
+    /// Where the file ended at the last flush, or ends since.
+    pub(super) reached: u64,
+    /// It was written beyond that.
+    pub(super) grew: bool,
+    /// Bytes were made durable in their place: `fdatasync(2)` leaves the time of that.
+    pub(super) overwritten: bool,
     /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
     pub(super) writing: bool,
     /// While `writing`: the kernel tells who else writes to it, see [`writers`](super::writers).

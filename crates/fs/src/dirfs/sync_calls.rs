@@ -18,6 +18,8 @@ pub(super) enum SyncCall {
     Directory,
     /// `syncfs(2)` for a batch.
     FileSystem,
+    /// `syncfs(2)` of each file system that is seen, for who syncs everything.
+    All,
 }
 
 /// What a test runs before each call; an error is returned in the call's place.
@@ -28,7 +30,7 @@ type Before =
 /// The calls of one `dirfs`.
 pub(super) struct SyncCalls {
     /// The device of the source's root.
-    dev: u64,
+    pub(super) dev: u64,
     /// What [`looks_at_journal`] says of it.
     look: bool,
     #[cfg(test)]
@@ -60,7 +62,7 @@ impl SyncCalls {
         *self.before.lock() = Some(foliocache_sync::Arc::new(before));
     }
 
-    /// Makes a call, with any descriptor of the file system for [`SyncCall::FileSystem`]. `dev` is the device of `fd`.
+    /// Makes a call, with any descriptor of the file system for `syncfs(2)`. `dev` is the device of `fd`.
     ///
     /// # Errors
     /// Those of the call, and of [`fd::check_journal`].
@@ -76,7 +78,7 @@ impl SyncCalls {
             SyncCall::Data => fd::fdatasync(fd),
             SyncCall::File | SyncCall::Directory => fd::fsync(fd),
             SyncCall::FileSystem if foliocache_sync::planted!(batch_not_synced) => return Ok(()),
-            SyncCall::FileSystem => return fd::syncfs(fd),
+            SyncCall::FileSystem | SyncCall::All => return fd::syncfs(fd),
         }?;
         let look = match dev == self.dev {
             true => self.look,

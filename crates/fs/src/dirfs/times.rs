@@ -124,8 +124,16 @@ impl DirNode {
             file.io.lock().written_by_others = true;
         }
         match result {
-            // Not ours to set: the source's own time has to do.
-            Ok(()) | Err(Errno::EPERM | Errno::EACCES | Errno::EROFS) => {
+            // Not ours to set, or nobody's: the source's own time has to do.
+            Ok(())
+            | Err(
+                Errno::EPERM
+                | Errno::EACCES
+                | Errno::EROFS
+                | Errno::ENOSYS
+                | Errno::EOPNOTSUPP
+                | Errno::EINVAL,
+            ) => {
                 file.times.end(begun);
                 Ok(())
             }

@@ -196,6 +196,13 @@ impl BackingDevInfo {
         self.counts.not_durable()
     }
 
+    /// What is left to do for them, each of which is to be written and then flushed. It falls with each write and each flush.
+    pub fn steps_left(&self) -> u64 {
+        self.counts.not_durable()
+            + self.counts.get(Count::Dirty)
+            + self.counts.get(Count::Writeback)
+    }
+
     /// Those of them that count in the dirty limits: no writeback makes those fewer that a device may write, or that
     /// are held for I/O.
     pub(crate) fn nr_to_write(&self) -> u64 {

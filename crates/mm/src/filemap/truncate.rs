@@ -324,6 +324,7 @@ impl AddressSpace {
         if self.counts.get(Count::Failed) == 0 {
             // What is dirty now need not wait for the retry of what is gone.
             wb.note(Ok(()));
+            self.bdi().set_error(None);
         }
         self.bdi().note_progress(self);
     }

@@ -201,6 +201,67 @@ fn eviction_forgets_no_name_and_no_attributes_that_are_not_durable() {
     assert_eq!(synced.load(Ordering::Relaxed), 0);
 }
 
+/// `fdatasync(2)` makes the modification time durable with the size alone.
+#[test]
+fn an_fsync_makes_the_time_of_an_overwrite_durable() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = open(source.path());
+    let file = create(&fs, &fs.root(), "file");
+    file.write_at(&[1; 100 << 10], 0).expect("write");
+    file.fsync().expect("fsync");
+    let synced = count_calls(&fs, SyncCall::File);
+    for (pos, calls) in [(100 << 10, 0), (0, 1), (8192, 2)] {
+        file.write_at(&[2; 4096], pos).expect("write");
+        file.fdatasync().expect("fdatasync");
+        assert!(synced.load(Ordering::Relaxed) <= calls);
+        file.fsync().expect("fsync");
+        assert_eq!(synced.load(Ordering::Relaxed), calls, "at {pos}");
+    }
+    file.fsync().expect("fsync");
+    assert_eq!(synced.load(Ordering::Relaxed), 2, "once is enough");
+}
+
+/// `/dev/shm` is another file system than `/dev`.
+#[test]
+fn a_sync_of_everything_covers_file_systems_mounted_below_the_source() {
+    let fs = open(Path::new("/dev"));
+    let root = fs.root();
+    let shm = fs.lookup(&root, OsStr::new("shm")).expect("/dev/shm");
+    let dev = |inode: &Inode| DirNode::of(inode).expect("a node").identity.dev;
+    assert_ne!(dev(&shm), dev(&root));
+    let name = format!("foliocache-{}", std::process::id());
+    drop(create(&fs, &shm, &name));
+    let synced = Arc::new(Mutex::new(Vec::new()));
+    let (list, below) = (synced.clone(), dev(&shm));
+    let fails = Arc::new(AtomicBool::new(true));
+    let failing = fails.clone();
+    fs.shared.sync_calls.intercept(move |call, fd| {
+        let dev = fd::fstat(fd)?.dev.raw();
+        list.lock().push((call, dev));
+        match call == SyncCall::All && dev == below && failing.load(Ordering::Relaxed) {
+            true => Err(Errno::EIO),
+            false => Ok(()),
+        }
+    });
+    drop(shm);
+    for _ in 0..2 {
+        fs.shrink_inodes(1000);
+        fs.reap();
+    }
+    assert_eq!(fs.stats().inodes, 1, "all but the root");
+    assert_eq!(fs.sync_fs(), Err(Errno::EIO));
+    assert!(synced.lock().contains(&(SyncCall::All, below)));
+    assert!(
+        !fs.shared.forgotten_below.is_durable(),
+        "what failed there is not durable"
+    );
+    fails.store(false, Ordering::Relaxed);
+    fs.sync_fs().expect("all is synced");
+    assert!(fs.shared.forgotten_below.is_durable());
+    let shm = fs.lookup(&root, OsStr::new("shm")).expect("/dev/shm");
+    fs.unlink(&shm, OsStr::new(&name)).expect("unlink");
+}
+
 /// The tail of a file goes through the kernel's cache. One that is written while the file is flushed is not
 /// covered by that flush, so the next direct write over it still has to wait for it.
 #[test]
