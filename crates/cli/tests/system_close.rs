@@ -11,13 +11,22 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Nothing is written because of its age.
 const OLD: [&str; 2] = ["--dirty-age", "3600"];
 
-/// Writes files and closes them, kills the mount a moment later, and looks at the source.
-fn close_and_kill(name: &str, arguments: &[&str], moment: Duration) -> bool {
+/// When a mount is killed.
+#[derive(Clone, Copy)]
+enum Kill {
+    AtOnce,
+    AfterHalfASecond,
+    /// Once the source has all, or after much longer than that may take.
+    WhenWritten,
+}
+
+/// Writes files and closes them, kills the mount, and looks at the source.
+fn close_and_kill(name: &str, arguments: &[&str], kill: Kill) -> bool {
     let folder = Folder::new(name);
     fs::write(folder.source().join("log"), "begin\n").unwrap();
     fs::write(folder.source().join("settings"), "old").unwrap();
@@ -33,16 +42,28 @@ fn close_and_kill(name: &str, arguments: &[&str], moment: Duration) -> bool {
     fs::write(point.join("small"), "new").unwrap();
     fs::write(point.join("settings.new"), &content[..100_000]).unwrap();
     fs::rename(point.join("settings.new"), point.join("settings")).unwrap();
-    sleep(moment);
+    let found = |name: &str| fs::read(folder.source().join(name)).unwrap();
+    let whole = || {
+        [
+            found("large") == content,
+            found("log") == b"begin\nend\n",
+            found("small") == b"new",
+            found("settings") == content[..100_000],
+        ]
+    };
+    match kill {
+        Kill::AtOnce => (),
+        Kill::AfterHalfASecond => sleep(Duration::from_millis(500)),
+        Kill::WhenWritten => {
+            let closed = Instant::now();
+            while whole() != [true; 4] && closed.elapsed() < Duration::from_secs(20) {
+                sleep(Duration::from_millis(10));
+            }
+        }
+    }
     mounted.signal("KILL");
     mounted.wait();
-    let found = |name: &str| fs::read(folder.source().join(name)).unwrap();
-    let whole = [
-        found("large") == content,
-        found("log") == b"begin\nend\n",
-        found("small") == b"new",
-        found("settings") == content[..100_000],
-    ];
+    let whole = whole();
     assert!(whole == [true; 4] || whole == [false; 4], "{whole:?}");
     whole[0]
 }
@@ -53,16 +74,11 @@ fn closed_files_survive_a_kill_of_the_mount_a_moment_later() {
     if no_root_or_fuse() {
         return;
     }
-    let moment = Duration::from_millis(500);
-    assert!(close_and_kill("begin", &[], moment));
+    assert!(close_and_kill("begin", &[], Kill::WhenWritten));
     let all = ["--kernel-cache", "all"];
-    let moment_of_all = Duration::from_millis(2500);
-    assert!(close_and_kill("begin-all", &all, moment_of_all));
-    assert!(!close_and_kill(
-        "delayed",
-        &["--writeback", "delayed"],
-        moment
-    ));
+    assert!(close_and_kill("begin-all", &all, Kill::WhenWritten));
+    let delayed = ["--writeback", "delayed"];
+    assert!(!close_and_kill("delayed", &delayed, Kill::AfterHalfASecond));
 }
 
 #[test]
@@ -72,9 +88,9 @@ fn a_close_that_waits_survives_a_kill_of_the_mount_at_once() {
         return;
     }
     let close = ["--writeback", "close"];
-    assert!(close_and_kill("close", &close, Duration::ZERO));
+    assert!(close_and_kill("close", &close, Kill::AtOnce));
     let all = ["--writeback", "close", "--kernel-cache", "all"];
-    assert!(close_and_kill("close-all", &all, Duration::ZERO));
+    assert!(close_and_kill("close-all", &all, Kill::AtOnce));
 }
 
 /// Mounts a new ext4 on the source of a folder, with `options`; it goes with the folder.

@@ -18,7 +18,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// The user that is not root.
@@ -416,22 +415,22 @@ fn mount_waits_for_the_one_before_to_end() {
     let folder = Folder::new("wait");
     let lock = File::open(folder.source()).unwrap();
     lock.lock().unwrap();
-    let other = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(1500));
-        lock.unlock().unwrap();
-    });
-    let mounted = folder.mount(&[]);
-    mounted.wait_for_line("is in use, maybe by a mount that is ending");
-    other.join().unwrap();
+    let waits = "is in use, maybe by a mount that is ending";
+    let mut mounted = Mounted::begin(&mut folder.mount_command(&[]));
+    mounted.wait_for_line(waits);
+    assert!(!folder.is_mounted());
+    drop(lock);
+    mounted.wait_until_mounted();
     mounted.end_well();
     // A signal ends the wait.
     let lock = File::open(folder.source()).unwrap();
     lock.lock().unwrap();
-    let mut command = Command::new("timeout");
-    command.args(["--preserve-status", "-s", "INT", "1"]);
-    let ours = folder.mount_command(&[]);
-    let line = said(command.arg(ours.get_program()).args(ours.get_args()), 2);
-    assert!(line.contains("SIGINT: not mounted"), "{line}");
+    let mounted = Mounted::begin(&mut folder.mount_command(&[]));
+    mounted.wait_for_line(waits);
+    let ended = mounted.end("INT");
+    assert_eq!(ended.code, Some(2));
+    let lines = ended.lines.concat();
+    assert!(lines.contains("SIGINT: not mounted"), "{lines}");
     drop(lock);
     // One that does not end is waited for in vain, and one that is still there is not waited for.
     let lock = File::open(folder.source()).unwrap();

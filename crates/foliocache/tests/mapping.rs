@@ -557,7 +557,7 @@ fn a_mapping_waits_for_io_that_is_in_the_way_and_not_for_ever() {
             std::thread::scope(|scope| {
                 let _released = Released(&faults);
                 scope.spawn(|| file.read_exact_at(&mut [1; 10], 2 << 20).unwrap());
-                std::thread::sleep(Duration::from_millis(200));
+                assert!(faults.wait_hung(1, Duration::from_secs(60)));
                 busy(&file, "by I/O or a lent slice at byte 2097152");
                 // Others go on.
                 file.read_exact_at(&mut [1; 10], 0).unwrap();

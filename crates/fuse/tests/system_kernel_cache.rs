@@ -19,6 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::collections::{BTreeSet, HashMap};
 use std::env;
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
@@ -34,6 +35,9 @@ const SIZE: usize = 20_000;
 
 /// Longer than a file that nobody uses stays open, and than what is not told of may be believed.
 const LONG: Duration = Duration::from_millis(2500);
+
+/// Longest to wait for what comes, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the mount is; set for the other process alone.
 const PLACE: &str = "FOLIOCACHE_KERNEL_CACHE_PLACE";
@@ -206,7 +210,7 @@ impl Bed {
             if seen == wanted {
                 return start.elapsed();
             }
-            assert!(start.elapsed() < LONG, "{what}: {seen}");
+            assert!(start.elapsed() < PATIENCE, "{what}: {seen}");
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -217,6 +221,20 @@ impl Bed {
         assert_eq!(self.mount.stats().panics, 0);
         self.mount.unmount().unwrap();
         fs::remove_dir_all(&self.top).unwrap();
+    }
+}
+
+/// Waits until `found` is what it has to be.
+#[track_caller]
+fn wait_until<T: PartialEq + Debug>(wanted: &T, found: impl Fn() -> T) {
+    let start = Instant::now();
+    loop {
+        let found = found();
+        if found == *wanted {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{found:?}, not {wanted:?}");
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -260,10 +278,13 @@ fn rereading_pages_in_the_kernel_cache_makes_no_read_request() {
     // It may have forgotten the name in between.
     let asked = after.requests - before.requests;
     assert!(asked < 5, "{asked} requests");
-    // Until somebody else changes it, also to the same size.
-    fs::write(bed.source("f"), of("b")).unwrap();
-    let delay = bed.sees("read f", "b");
-    assert!(delay < Duration::from_millis(500), "{delay:?}");
+    // Until somebody else changes it, also to the same size. What is not told of is believed for a second each time.
+    let mut delays = ["b", "c", "d", "e", "f"].map(|letter| {
+        fs::write(bed.source("f"), of(letter)).unwrap();
+        bed.sees("read f", letter)
+    });
+    delays.sort();
+    assert!(delays[2] < Duration::from_millis(500), "{delays:?}");
     bed.end();
 }
 
@@ -292,14 +313,18 @@ fn files_that_the_kernel_does_not_open_are_written_and_closed() {
     // Some are closed a little later.
     let after = open_files();
     assert!(after < before + 400, "{after}, were {before}");
-    bed.does("write f c");
+    let names = bed.names.clone();
     let writers = || {
-        let file = bed.names.lookup_name(bed.names.root(), "f".as_ref());
+        let file = names.lookup_name(names.root(), "f".as_ref());
         file.unwrap().inode.ops().writers()
     };
-    assert!(writers() > 0);
-    thread::sleep(LONG);
-    assert_eq!(writers(), 0);
+    // It is open for a second, in which we may not get to look.
+    let mut is_open = || {
+        bed.does("write f c");
+        writers() > 0
+    };
+    assert!((0..20).any(|_| is_open()));
+    wait_until(&0, writers);
     bed.does("close f");
     bed.end();
 }
@@ -321,15 +346,7 @@ fn directories_that_others_remove_are_forgotten() {
     fs::remove_dir_all(bed.source("above")).unwrap();
     fs::rename(bed.source("moved"), bed.source("elsewhere")).unwrap();
     // Nobody asks for them meanwhile.
-    let start = Instant::now();
-    loop {
-        let kept = unnamed_files("gone");
-        if kept.is_empty() {
-            break;
-        }
-        assert!(start.elapsed() < LONG, "{kept:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(&Vec::new(), || unnamed_files("gone"));
     assert_eq!(bed.ask("read above/below/f"), "ENOENT");
     bed.end();
 }
@@ -362,8 +379,7 @@ fn an_open_file_without_a_name_keeps_its_data() {
     for name in ["removed", "replaced"] {
         bed.does(&format!("close {name}"));
     }
-    thread::sleep(LONG);
-    assert_eq!(unnamed_files("unnamed"), Vec::<PathBuf>::new());
+    wait_until(&Vec::new(), || unnamed_files("unnamed"));
     bed.end();
 }
 
@@ -399,8 +415,7 @@ fn file_that_was_only_looked_up_keeps_what_is_written_after_its_removal() {
     for name in files {
         bed.does(&format!("close {name}"));
     }
-    thread::sleep(LONG);
-    assert_eq!(unnamed_files("looked-up"), Vec::<PathBuf>::new());
+    wait_until(&Vec::new(), || unnamed_files("looked-up"));
     bed.end();
 }
 
@@ -413,13 +428,14 @@ fn file_that_loses_one_of_two_names_is_not_kept_open() {
     let mut bed = Bed::new("links", KernelCache::All, &[]);
     bed.does("links . b");
     bed.names.fs().sync_fs().unwrap();
-    thread::sleep(LONG);
     let inode = |name: &str| {
         let found = bed.names.lookup_name(bed.names.root(), name.as_ref());
         found.unwrap().inode
     };
-    let writers = (0..200).filter(|nr| inode(&nr.to_string()).ops().writers() > 0);
-    assert_eq!(writers.count(), 0);
+    wait_until(&0, || {
+        let writers = (0..200).filter(|nr| inode(&nr.to_string()).ops().writers() > 0);
+        writers.count()
+    });
     bed.end();
 }
 
@@ -430,12 +446,16 @@ fn unmounting_closes_files_that_the_kernel_did_not_open() {
         return;
     }
     let mut bed = Bed::new("unmounted", KernelCache::All, &["f"]);
-    bed.does("open f");
-    bed.does("write f b");
-    bed.does("close f");
     let file = bed.names.lookup_name(bed.names.root(), "f".as_ref());
     let inode = file.unwrap().inode;
-    assert_eq!(inode.ops().writers(), 1);
+    // It is open for a second, in which we may not get to look.
+    let mut is_open = || {
+        bed.does("open f");
+        bed.does("write f b");
+        bed.does("close f");
+        inode.ops().writers() == 1
+    };
+    assert!((0..20).any(|_| is_open()));
     bed.mount.unmount().unwrap();
     assert_eq!(inode.ops().writers(), 0);
     bed.end();
@@ -483,11 +503,7 @@ fn open_file_that_may_not_be_opened_again_is_written_without_privileges() {
     assert_eq!(bed.mount.stats().read_bytes, before.read_bytes);
     bed.does("close f");
     bed.does("close new");
-    let start = Instant::now();
-    while bed.mount.stats().open_files > 0 {
-        assert!(start.elapsed() < LONG);
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(&0, || bed.mount.stats().open_files);
     bed.end();
 }
 

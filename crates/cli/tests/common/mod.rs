@@ -166,6 +166,13 @@ pub(crate) struct Ended {
 impl Mounted {
     /// Starts `command` and waits until it says that it is mounted.
     pub(crate) fn start(command: &mut Command) -> Mounted {
+        let mut mounted = Mounted::begin(command);
+        mounted.wait_until_mounted();
+        mounted
+    }
+
+    /// Starts `command`, which may have to wait before it mounts.
+    pub(crate) fn begin(command: &mut Command) -> Mounted {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -175,21 +182,23 @@ impl Mounted {
                 sink.lock().unwrap().push(line);
             }
         });
-        let mut mounted = Mounted {
+        Mounted {
             child,
             lines,
             reader: Some(reader),
-        };
+        }
+    }
+
+    /// Waits until it says that it is mounted.
+    pub(crate) fn wait_until_mounted(&mut self) {
         wait_for("the mount", || {
-            if mounted.child.try_wait().unwrap().is_some() {
-                panic!("it ended: {:?}", mounted.lines());
+            if self.child.try_wait().unwrap().is_some() {
+                panic!("it ended: {:?}", self.lines());
             }
-            mounted
-                .lines()
+            self.lines()
                 .iter()
                 .any(|line| line.contains(" is mounted on "))
         });
-        mounted
     }
 
     /// The fixed base that it printed, in bytes.
