@@ -178,9 +178,10 @@ fn writers_to_one_slow_store_share_it() {
     let bdi = storage(&mm, "slow");
     let device = Device::new(16 * MIB);
     let (one, other) = (file(&bdi, &device), file(&bdi, &device));
+    let time = Duration::from_secs(3);
     // One writes in larger pieces, which must not bring it more.
     let done = side_by_side(
-        Duration::from_secs(3),
+        time,
         &[
             (&one, CHUNK, Duration::ZERO),
             (&other, 4 * CHUNK, Duration::ZERO),
@@ -193,13 +194,13 @@ fn writers_to_one_slow_store_share_it() {
     assert!(most <= 2 * least + MIB, "{done:?}");
     // Neither stood for long, and what they waited is told.
     for writer in &done {
-        assert!(writer.longest < Duration::from_secs(1), "{done:?}");
+        assert!(writer.longest < time * 2 / 3, "{done:?}");
     }
     let stats = mm.stats().throttle;
     assert!(stats.waits > 100, "{stats:?}");
     assert!(!stats.p50.is_zero() && stats.p999 >= stats.p99, "{stats:?}");
     assert!(stats.max >= stats.p999, "{stats:?}");
-    assert!(stats.p999.as_secs() < 1, "{stats:?}");
+    assert!(stats.p999 < time * 2 / 3, "{stats:?}");
 }
 
 #[test]
@@ -219,12 +220,13 @@ fn a_small_writer_beside_a_stream_hardly_waits() {
     );
     assert!(done[0].waiting > time / 2, "the stream waits: {done:?}");
     assert!(done[1].waiting < time / 4, "{done:?}");
-    assert!(done[1].longest < Duration::from_secs(1), "{done:?}");
+    assert!(done[1].longest < time * 2 / 3, "{done:?}");
 }
 
 #[test]
 fn an_fsync_beside_a_stream_of_another_file_does_not_wait_for_the_stream() {
-    let mm = cache(32);
+    // So much is dirty of the stream that writing all of it takes seconds.
+    let mm = cache(128);
     let bdi = storage(&mm, "slow");
     let device = Device::new(16 * MIB);
     let (stream, small) = (file(&bdi, &device), file(&bdi, &device));
@@ -242,10 +244,12 @@ fn an_fsync_beside_a_stream_of_another_file_does_not_wait_for_the_stream() {
             small.sync().unwrap();
             longest = longest.max(start.elapsed());
         }
+        let start = Instant::now();
+        stream.sync().unwrap();
+        let of_stream = start.elapsed();
         stop.store(true, Ordering::Relaxed);
         writer.join().unwrap();
-        // Writing all that is dirty of the stream takes most of a second.
-        assert!(longest < Duration::from_millis(700), "{longest:?}");
+        assert!(longest < of_stream / 2, "{longest:?}, {of_stream:?}");
     });
 }
 
