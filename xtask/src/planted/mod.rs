@@ -8,7 +8,8 @@
 //!   with     for each bug: FOLIOCACHE_PLANTED=bug, and its tests until one fails
 //! ```
 //!
-//! A bug is found if a test fails, dies by a signal, or hangs: runs for much longer than without it.
+//! A bug is found if a test fails, dies by a signal, or hangs: runs for much longer than without it. The machine may be busy
+//! with other things. So a test that hangs runs once more, with twice the time, and so does one that fails with no bug.
 //!
 //! Only our own packages are built with the flag, by [`compile`] as cargo's `RUSTC_WORKSPACE_WRAPPER`: what they are made of is
 //! shared with the other tiers. Cargo keeps what a wrapper makes apart from the rest, so nobody links it by accident.
@@ -141,6 +142,29 @@ pub(crate) fn run(arguments: &[String], root: &Path, metadata: &Value) -> Result
 enum Ended {
     Passed,
     Failed(String),
+    Hung,
+}
+
+impl Ended {
+    /// How it failed, if it did.
+    fn failure(self) -> Option<String> {
+        match self {
+            Ended::Passed => None,
+            Ended::Failed(how) => Some(how),
+            Ended::Hung => Some("hung".to_owned()),
+        }
+    }
+}
+
+/// How a test that hangs ends with twice the time; what a busy machine held up once is no hang.
+fn patiently(
+    limit: Duration,
+    test: impl Fn(Duration) -> Result<Ended, String>,
+) -> Result<Ended, String> {
+    match test(limit)? {
+        Ended::Hung => test(2 * limit),
+        ended => Ok(ended),
+    }
 }
 
 /// Runs `each` on all items, some at a time: what hangs does not hold up the others. The first number is the worker's.
@@ -186,11 +210,14 @@ impl Runner {
         let different: Vec<&str> = different.into_iter().collect();
         let (usual, begun) = (Mutex::new(BTreeMap::new()), Instant::now());
         side_by_side(&different, |worker, test| {
-            let begun = Instant::now();
-            if let Ended::Failed(how) = self.test(worker, test, None, LONGEST)? {
-                let output = fs::read_to_string(self.log(worker)).unwrap_or_default();
-                let why = format!("{test} {how} without a bug, so it proves nothing\n{output}");
-                return Err(why);
+            let mut begun = Instant::now();
+            if self.test(worker, test, None, LONGEST)? != Ended::Passed {
+                begun = Instant::now();
+                if let Some(how) = self.test(worker, test, None, 2 * LONGEST)?.failure() {
+                    let output = fs::read_to_string(self.log(worker)).unwrap_or_default();
+                    let why = format!("{test} {how} without a bug, so it proves nothing\n{output}");
+                    return Err(why);
+                }
             }
             let mut usual = usual.lock().unwrap_or_else(PoisonError::into_inner);
             usual.insert((*test).to_owned(), begun.elapsed());
@@ -214,7 +241,10 @@ impl Runner {
     ) -> Result<Option<String>, String> {
         for &test in bug.tests {
             let limit = PATIENCE + 4 * usual.get(test).copied().unwrap_or_default();
-            if let Ended::Failed(how) = self.test(worker, test, Some(bug.name), limit)? {
+            let ended = patiently(limit, |limit| {
+                self.test(worker, test, Some(bug.name), limit)
+            })?;
+            if let Some(how) = ended.failure() {
                 return Ok(Some(format!("{test} ({how})")));
             }
         }
@@ -247,7 +277,7 @@ impl Runner {
             None => command.env_remove("FOLIOCACHE_PLANTED"),
         };
         let Some(status) = within(&mut command, limit).map_err(failed)? else {
-            return Ok(Ended::Failed("hung".to_owned()));
+            return Ok(Ended::Hung);
         };
         let output = fs::read(&path).map_err(failed)?;
         let ran = String::from_utf8_lossy(&output).contains("test result: ok. 1 passed");
@@ -263,9 +293,28 @@ impl Runner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
 
     fn parsed(arguments: &[&str]) -> Result<Options, String> {
         parse(&crate::owned(arguments))
+    }
+
+    #[test]
+    fn a_test_that_hangs_runs_once_more_with_twice_the_time() {
+        let run = |ends: [Ended; 2]| {
+            let (limits, ends) = (RefCell::new(Vec::new()), RefCell::new(ends.into_iter()));
+            let ended = patiently(Duration::from_secs(10), |limit| {
+                limits.borrow_mut().push(limit.as_secs());
+                ends.borrow_mut().next().ok_or_else(String::new)
+            });
+            (ended.unwrap().failure(), limits.into_inner())
+        };
+        let failed = || Ended::Failed("failed".to_owned());
+        let hung = || Some("hung".to_owned());
+        assert_eq!(run([Ended::Passed, failed()]), (None, vec![10]));
+        assert_eq!(run([failed(), Ended::Passed]).1, [10]);
+        assert_eq!(run([Ended::Hung, Ended::Passed]), (None, vec![10, 20]));
+        assert_eq!(run([Ended::Hung, Ended::Hung]), (hung(), vec![10, 20]));
     }
 
     #[test]
