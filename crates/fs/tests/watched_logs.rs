@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A change is to be seen after this long at most; the machine may be busy.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(20);
 /// Bytes of the log.
 const LEN: usize = 8192;
 /// Records after which a log is watched.
@@ -77,7 +77,7 @@ impl World {
         let writer = self.writer(MANY);
         let begun = Instant::now();
         while self.watched() == 0 {
-            assert!(begun.elapsed() < 10 * SOON, "never watched");
+            assert!(begun.elapsed() < SOON, "never watched");
             assert_eq!(writer.write_at(b"r", MANY - 1), Ok(1));
             writer.fdatasync().expect("durable");
         }
