@@ -3,11 +3,13 @@
 //! # Model
 //!
 //! The seeds are shared among processes, each of which runs the test `simulate` of `foliocache-sim`, built with
-//! `--cfg shuttle`. One that fails prints the command that repeats its seed, and the rest is stopped.
+//! `--cfg shuttle`. One that fails prints the command that repeats its seed, and the rest is stopped. One that passes
+//! says how many seeds it ran; without that line it counts as failed.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
@@ -127,8 +129,11 @@ pub(crate) fn run(arguments: &[String], root: &Path, target: &Path) -> Result<bo
         command.env("FOLIOCACHE_SEEDS", count.to_string());
         // What it cannot show is said in the documents.
         command.env("SHUTTLE_SILENCE_WARNINGS", "1");
-        command.stdin(Stdio::null());
-        children.push(command.spawn().map_err(|e| format!("{program}: {e}"))?);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("{program}: {e}"))?;
+        let output = child.stdout.take().ok_or("a simulation has no output")?;
+        let says = thread::spawn(move || is_done(output, count, |line| println!("{line}")));
+        children.push(Part { child, says });
     }
     let passed = wait(children)?;
     let took = begun.elapsed().as_secs_f64();
@@ -139,25 +144,52 @@ pub(crate) fn run(arguments: &[String], root: &Path, target: &Path) -> Result<bo
     Ok(passed)
 }
 
+/// A process that runs some of the seeds.
+struct Part {
+    child: Child,
+    /// Shows its output; whether it said that all of its seeds were run.
+    says: JoinHandle<bool>,
+}
+
+/// Shows each line of `output`; whether one of them says that `count` seeds were run.
+fn is_done(output: impl Read, count: u64, mut show: impl FnMut(&str)) -> bool {
+    let done = format!("DONE {count} seeds of ");
+    let mut found = false;
+    for line in BufReader::new(output).split(b'\n') {
+        let Ok(line) = line else { break };
+        let line = String::from_utf8_lossy(&line);
+        found |= line.contains(&done);
+        show(&line);
+    }
+    found
+}
+
 /// Waits for all; ends the others once one has failed.
-fn wait(mut children: Vec<Child>) -> Result<bool, String> {
-    while !children.is_empty() {
+fn wait(mut parts: Vec<Part>) -> Result<bool, String> {
+    while !parts.is_empty() {
         let mut running = Vec::new();
         let mut failed = false;
-        for mut child in children {
-            match child.try_wait().map_err(|e| e.to_string())? {
-                None => running.push(child),
-                Some(status) => failed |= !status.success(),
+        for mut part in parts {
+            match part.child.try_wait().map_err(|e| e.to_string())? {
+                None => running.push(part),
+                Some(status) => {
+                    let done = part.says.join().unwrap_or(false);
+                    if status.success() && !done {
+                        eprintln!("a simulation ended well, but did not say that it ran its seeds");
+                    }
+                    failed |= !status.success() || !done;
+                }
             }
         }
         if failed {
-            for mut child in running {
-                let _ = child.kill();
-                let _ = child.wait();
+            for mut part in running {
+                let _ = part.child.kill();
+                let _ = part.child.wait();
+                let _ = part.says.join();
             }
             return Ok(false);
         }
-        children = running;
+        parts = running;
         thread::sleep(Duration::from_millis(50));
     }
     Ok(true)
@@ -194,6 +226,18 @@ mod tests {
 {"success":true}"#;
         assert_eq!(executable(messages).as_deref(), Some("/nowhere/simulation"));
         assert_eq!(executable(""), None);
+    }
+
+    #[test]
+    fn a_part_has_to_say_that_it_ran_its_seeds() {
+        let mut shown = Vec::new();
+        let output =
+            "running 1 test\ntest simulate ... DONE 12 seeds of mm from 3: 5 steps, 0.1 s\nok\n";
+        assert!(is_done(output.as_bytes(), 12, |line| shown.push(line.to_owned())));
+        assert_eq!(shown.join("\n"), output.trim_end());
+        assert!(!is_done(output.as_bytes(), 2, |_| {}));
+        let none = "running 0 tests\ntest result: ok. 0 passed\n";
+        assert!(!is_done(none.as_bytes(), 12, |_| {}));
     }
 
     #[test]
