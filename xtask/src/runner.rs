@@ -67,7 +67,7 @@ impl Runner<'_> {
                 break;
             }
         }
-        let ok = summary(&done, steps.len(), begun.elapsed());
+        let ok = summary(&done, steps.len(), self.missing, begun.elapsed());
         Ok(ok)
     }
 
@@ -169,7 +169,7 @@ impl Runner<'_> {
                 ignored: 0,
             });
         }
-        let (tests, ignored) = count(&fs::read_to_string(&log)?);
+        let (tests, ignored) = count(&String::from_utf8_lossy(&fs::read(&log)?));
         if step.must_test && tests == 0 {
             self.show(&log)?;
             return Ok(Outcome::Failed("not one test ran".to_owned()));
@@ -299,8 +299,31 @@ fn tell(outcome: &Outcome) -> String {
     }
 }
 
+/// What the run as a whole came to. A test that skips prints so where nobody sees it, so what is missing is named here.
+fn verdict(outcomes: &[&Outcome], missing: &[Missing]) -> String {
+    if outcomes.iter().any(|o| matches!(o, Outcome::Failed(_))) {
+        return "FAILED".to_owned();
+    }
+    let skipped = |outcome: &&&Outcome| matches!(outcome, Outcome::Skipped(_));
+    let skipped = outcomes.iter().filter(skipped).count();
+    let names: Vec<_> = missing.iter().map(|m| Need::name(m.need)).collect();
+    let mut verdict = match names.is_empty() {
+        true => "all passed".to_owned(),
+        false => format!("passed without: {}", names.join(", ")),
+    };
+    if skipped > 0 {
+        verdict += &format!("; {skipped} steps were SKIPPED");
+    }
+    verdict
+}
+
 /// Prints a line for each step; whether none failed.
-fn summary(done: &[(&Step, Outcome, Duration)], all: usize, took: Duration) -> bool {
+fn summary(
+    done: &[(&Step, Outcome, Duration)],
+    all: usize,
+    missing: &[Missing],
+    took: Duration,
+) -> bool {
     println!("\ntier    step                       time  result");
     for (step, outcome, time) in done {
         let (tier, name) = (step.tier.name(), &step.name);
@@ -316,16 +339,9 @@ fn summary(done: &[(&Step, Outcome, Duration)], all: usize, took: Duration) -> b
     let failed = done
         .iter()
         .any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)));
-    let skipped = done
-        .iter()
-        .filter(|(_, outcome, _)| matches!(outcome, Outcome::Skipped(_)))
-        .count();
-    let verdict = match (failed, skipped) {
-        (true, _) => "FAILED".to_owned(),
-        (false, 0) => "all passed".to_owned(),
-        (false, n) => format!("passed, but {n} steps were SKIPPED"),
-    };
-    println!("{verdict} in {:.0} s", took.as_secs_f64());
+    let outcomes: Vec<_> = done.iter().map(|(_, outcome, _)| outcome).collect();
+    let verdict = verdict(&outcomes, missing);
+    println!("{verdict}, in {:.0} s", took.as_secs_f64());
     !failed
 }
 
@@ -384,6 +400,26 @@ mod tests {
             tidy: &|| Ok(vec!["a.rs: broken".to_owned()]),
         };
         runner.step(&step, 0).unwrap()
+    }
+
+    #[test]
+    fn the_verdict_names_what_was_missing() {
+        let passed = Outcome::Passed {
+            tests: 1,
+            ignored: 0,
+        };
+        let skipped = Outcome::Skipped("no".to_owned());
+        let failed = Outcome::Failed("no".to_owned());
+        let missing = [Need::IoUring, Need::Root].map(|need| Missing {
+            need,
+            why: "no".to_owned(),
+        });
+        assert_eq!(verdict(&[&passed], &[]), "all passed");
+        let without = "passed without: io_uring, root";
+        assert_eq!(verdict(&[&passed], &missing), without);
+        let steps = format!("{without}; 1 steps were SKIPPED");
+        assert_eq!(verdict(&[&passed, &skipped], &missing), steps);
+        assert_eq!(verdict(&[&passed, &failed], &missing), "FAILED");
     }
 
     #[test]
