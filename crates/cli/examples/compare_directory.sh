@@ -93,11 +93,14 @@ finish() {
 trap finish EXIT
 trap 'exit 1' INT TERM
 
+# serve PLACE COMMAND...: starts COMMAND, which serves the place, and waits until it is mounted.
+declare -A server
 serve() {
     mkdir -p "$top/$1" "$top/$1.source"
     chmod 755 "$top" "$top/$1" "$top/$1.source"
     [ -z "$user" ] || chown "$user" "$top/$1" "$top/$1.source"
     "${as[@]}" "${@:2}" >/dev/null &
+    server[$1]=$!
     for _ in $(seq 100); do
         grep -qF " $top/$1 fuse" /proc/self/mounts && return
         sleep 0.1
@@ -108,8 +111,14 @@ serve() {
 mkdir -p "$top/directory"
 chmod 755 "$top/directory"
 [ -z "$user" ] || chown "$user" "$top/directory"
-serve mount "$binary" mount "$top/mount.source" "$top/mount" --memory 512M --kernel-cache "$kernel_cache" "${mount_options[@]}"
-case $places in *bindfs*) serve bindfs bindfs -f "$top/bindfs.source" "$top/bindfs" ;; esac
+mount_place() {
+    case $1 in
+    directory) ;;
+    mount) serve mount "$binary" mount "$top/mount.source" "$top/mount" --memory 512M --kernel-cache "$kernel_cache" "${mount_options[@]}" ;;
+    bindfs) serve bindfs bindfs -f "$top/bindfs.source" "$top/bindfs" ;;
+    esac
+}
+for place in $places; do mount_place "$place"; done
 
 # A tree of $files files in directories of 50, in git, as an archive.
 make_tree() {
@@ -134,13 +143,27 @@ timed() {
     local place=$1 what=$2 start end
     shift 2
     start=$EPOCHREALTIME
-    "${as[@]}" "$@" >/dev/null
+    "$@" >/dev/null
     end=$EPOCHREALTIME
     echo "$round $what $place $(echo "$end - $start" | tr , . | bc)" >>"$top/samples"
 }
+# finds_nothing COMMAND...: a search that ends with status 1, which is no error.
+finds_nothing() {
+    local status=0
+    "$@" || status=$?
+    [ "$status" -eq 1 ] && return
+    echo "exit status $status instead of 1: $*" >&2
+    exit 1
+}
+# forget PLACE: nothing of it is cached any more, in the kernel or in what serves it.
 forget() {
+    if [ "$1" != directory ]; then
+        umount "$top/$1"
+        wait "${server[$1]}" || true
+    fi
     sync
     echo 3 >/proc/sys/vm/drop_caches
+    mount_place "$1"
 }
 
 # Prepared behind the place, so that it is new there.
@@ -168,32 +191,32 @@ run() {
     git config --global --get-all safe.directory '^\*$' >/dev/null 2>&1 || export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
     if wants find; then
         "${as[@]}" find "$tree" >/dev/null
-        timed "$place" find find "$tree" -size +0
+        timed "$place" find "${as[@]}" find "$tree" -size +0
     fi
     if wants ls; then
         "${as[@]}" ls -lR "$tree" >/dev/null
-        timed "$place" ls ls -lR "$tree"
+        timed "$place" ls "${as[@]}" ls -lR "$tree"
     fi
     if wants git; then
         # The first writes an index of what is seen here. The second has the kernel ask for the attributes of what the first
         # has read.
         "${as[@]}" git -C "$tree" status >/dev/null
         "${as[@]}" git -C "$tree" status >/dev/null
-        timed "$place" git git -C "$tree" status
+        timed "$place" git "${as[@]}" git -C "$tree" status
     fi
     if wants grep_cold || wants grep; then
-        forget
-        timed "$place" grep_cold grep -r "no such words" "$tree" || true
+        forget "$place"
+        timed "$place" grep_cold finds_nothing "${as[@]}" grep -r "no such words" "$tree"
         # As with git: this asks for the attributes of what was read.
-        "${as[@]}" grep -r "no such words" "$tree" >/dev/null || true
-        timed "$place" grep grep -r "no such words" "$tree" || true
+        finds_nothing "${as[@]}" grep -r "no such words" "$tree" >/dev/null
+        timed "$place" grep finds_nothing "${as[@]}" grep -r "no such words" "$tree"
     fi
-    if wants cp; then timed "$place" cp cp -r "$tree" "$here/copy"; fi
+    if wants cp; then timed "$place" cp "${as[@]}" cp -r "$tree" "$here/copy"; fi
     if wants tar; then
         "${as[@]}" mkdir "$here/unpacked"
-        timed "$place" tar tar -C "$here/unpacked" -xf "$top/tree.tar"
+        timed "$place" tar "${as[@]}" tar -C "$here/unpacked" -xf "$top/tree.tar"
     fi
-    if wants clone; then timed "$place" clone git clone -q --no-local "$tree" "$here/clone"; fi
+    if wants clone; then timed "$place" clone "${as[@]}" git clone -q --no-local "$tree" "$here/clone"; fi
     if wants pgbench; then benchmark "$place" "$here/pg"; fi
     sync
 }
