@@ -129,6 +129,7 @@ impl Run {
                 assert!(done == len || direct, "{done} of {len} bytes");
                 let mut written = &bytes[..done];
                 if canary() && len as u64 > PAGE && pos % PAGE == PAGE - 1 {
+                    super::plant("file");
                     written = &written[..done - 1];
                 }
                 self.reference.write(pos, written);

@@ -4,5 +4,9 @@
 mod common;
 
 pub(crate) fn run(bytes: &[u8]) {
-    common::run_with(bytes, super::canary());
+    common::run_with(bytes, false);
+    if super::canary() {
+        super::plant("index");
+        common::run_with(bytes, true);
+    }
 }

@@ -5,6 +5,8 @@ mod index;
 mod paths;
 mod requests;
 
+use std::cell::Cell;
+use std::panic;
 use std::sync::OnceLock;
 
 /// What inputs are given to.
@@ -31,6 +33,7 @@ impl Target {
 
     /// Runs one input; panics at the first thing that is wrong.
     pub(crate) fn run(self, bytes: &[u8]) {
+        PLANTED.set(None);
         match self {
             Target::Index => index::run(bytes),
             Target::File => file::run(bytes),
@@ -53,4 +56,25 @@ pub(crate) fn wanted() -> Target {
 pub(crate) fn canary() -> bool {
     static SET: OnceLock<bool> = OnceLock::new();
     *SET.get_or_init(|| std::env::var_os("FOLIOCACHE_FUZZ_CANARY").is_some())
+}
+
+thread_local! {
+    /// The target whose judge is wrong from here on.
+    static PLANTED: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// The judge is wrong from now on: a panic of this thread in the rest of this input says that the canary was found.
+pub(crate) fn plant(target: &'static str) {
+    static HOOK: OnceLock<()> = OnceLock::new();
+    HOOK.get_or_init(|| {
+        // The fuzzer's own hook ends the process, so this one goes before it.
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if let Some(target) = PLANTED.get() {
+                eprintln!("the canary of {target} was found");
+            }
+            before(info);
+        }));
+    });
+    PLANTED.set(Some(target));
 }

@@ -164,7 +164,7 @@ pub(crate) fn run(bytes: &[u8]) {
         let done = world.step(&mut held, &step);
         assert!(
             !(canary() && is_canary(&step) && done == Ok(true)),
-            "the canary was found"
+            "the canary of paths was found"
         );
         steps.push(step);
         if let Err(how) = done {

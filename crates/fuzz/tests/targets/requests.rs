@@ -558,7 +558,8 @@ fn step(kernel: &mut Kernel, u: &mut Unstructured<'_>) -> Result<()> {
             assert!(bytes.len() <= size as usize, "more than was asked for");
             if let Some(file) = of_handle(kernel).and_then(|node| kernel.files.get(&node)) {
                 let same = bytes == file.read(pos, size as usize);
-                assert!(same && !canary(), "{size} bytes at {pos}");
+                assert!(same, "{size} bytes at {pos}");
+                assert!(!canary(), "the canary of requests was found");
             }
         }
         op::WRITE => {
