@@ -149,6 +149,8 @@ pub struct RatioPlan {
     pub or: Option<(usize, usize)>,
     /// What of each contestant.
     pub figure: Figure,
+    /// Which contestant is its control, if one is needed and it matters: the one whose turn takes less time.
+    pub control: Option<usize>,
     /// What it is to reach.
     pub target: Option<Target>,
 }
@@ -168,7 +170,16 @@ impl RatioPlan {
             divisor: None,
             or: None,
             figure: Figure::Value,
+            control: None,
             target: None,
+        }
+    }
+
+    /// With this contestant as the control.
+    pub const fn control_of(self, who: usize) -> Self {
+        Self {
+            control: Some(who),
+            ..self
         }
     }
 

@@ -24,6 +24,7 @@
 //! that batch. Where they are more than the processors, the scheduler gives a turn of half a millisecond to the first
 //! of them alone, so each turn takes all of the figure's time.
 
+use foliocache_sys::fd;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -66,6 +67,7 @@ pub fn run(
     if case.uses().memory {
         settings.memory = settings.memory.or(case.settings(false).memory);
     }
+    let _limit = Limit(fd::open_file_limit());
     let plan = case.plan(&settings)?;
     let rounds_each = settings.samples + 1;
     let total = rounds_each * plan.matches.len();
@@ -82,6 +84,17 @@ pub fn run(
     }
     report.finish();
     Ok(report)
+}
+
+/// The process's soft limit of open files before a case, which may set another. It is set again in the end: other
+/// cases may come.
+struct Limit(u64);
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        // It was allowed before, so it is not refused.
+        let _ = fd::set_open_file_limit(self.0);
+    }
 }
 
 /// What the rounds gave, for each contestant.
@@ -206,10 +219,12 @@ fn controls(one: &Match, warm: &[Vec<Outcome>]) -> Vec<usize> {
     };
     for plan in one.ratios.iter().filter(wanted) {
         if !found.contains(&plan.of) && !found.contains(&plan.to) {
-            found.push(match uses(plan.to) > uses(plan.of) {
-                true => plan.to,
-                false => plan.of,
-            });
+            found.push(plan.control.unwrap_or({
+                match uses(plan.to) > uses(plan.of) {
+                    true => plan.to,
+                    false => plan.of,
+                }
+            }));
         }
     }
     found
@@ -464,6 +479,10 @@ mod tests {
         let (mut one, _) = noted(&[1.0, 1.0, 1.0]);
         one.ratios = vec![RatioPlan::new("a", 1, 0), RatioPlan::new("b", 2, 0)];
         let warm = vec![vec![Outcome::plain(1.0)]; 3];
+        assert_eq!(controls(&one, &warm), [0]);
+        one.ratios = vec![RatioPlan::new("c", 1, 0)];
+        assert_eq!(controls(&one, &warm), [1]);
+        one.ratios = vec![RatioPlan::new("c", 1, 0).control_of(0)];
         assert_eq!(controls(&one, &warm), [0]);
     }
 }

@@ -3,24 +3,28 @@
 //! # Model
 //!
 //! A pass makes a tenth of all files, 4 KiB each. Ours over a directory with room for all of them; the kernel's
-//! with `open(2)`, `write(2)` and `close(2)` in a tree of the same shape. Neither waits for the medium at
-//! the end. Ours makes the files durable as it goes, in a thread of its own; the kernel's data is still in its cache.
+//! with `openat(2)`, `write(2)` and `close(2)` in a tree of the same shape. Both start from a descriptor of the tree.
+//! Neither waits for the medium at the end. Ours makes the files durable as it goes, in a thread of its own; the
+//! kernel's data is still in its cache. Each turn begins with nothing to be written. What ours has left after its
+//! turn is made durable outside the clock: its threads are idle in the others' turns.
 //!
 //! No tree is removed before the end. ext4 does not use the number of a removed inode again for minutes, and
 //! a creation in the same block group looks at each such number: the first files after a removal took 7 ms each.
 //!
 //! | match | what it compares |
 //! |---|---|
-//! | many | the first tenth of the files in a fresh tree and the last one, or one more after it; the kernel's, too |
+//! | many | the first tenth of the files in a fresh tree and the last one, after all others are durable; the kernel's, too |
 //! | threads | one thread and two, each in directories of its own; the kernel's, too |
 
 use foliocache::{Cache, Directory};
-use foliocache_sys::fd;
+use foliocache_sys::dir;
+use foliocache_sys::fd::{self, OFlags, OwnedFd};
 use foliocache_sys::memory::PAGE_SIZE;
+use std::ffi::CString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -40,8 +44,14 @@ const FIRST: &str = "create, first tenth";
 const LAST: &str = "create, last tenth";
 const NAME: &str = "create";
 
+/// The soft limit of open files that most processes have.
+pub(super) const USUAL_LIMIT: u64 = 1024;
+
 /// Bytes of a file, and for the room that is asked for.
 const LEN: usize = 4096;
+
+/// How the kernel makes a file.
+const NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL);
 
 /// Trees made so far: each has a path of its own, or files would be made that are there.
 static TREES: AtomicUsize = AtomicUsize::new(0);
@@ -117,8 +127,10 @@ impl Case for Create {
                         pass(LAST, KERNEL, &kernels, Some(all - tenth), tenth),
                     ],
                     ratios: vec![
-                        RatioPlan::new("create_late_vs_early", 1, 0).at_least(0.7),
-                        RatioPlan::new("create_late_vs_early_kernel", 3, 2),
+                        RatioPlan::new("create_late_vs_early", 1, 0)
+                            .control_of(0)
+                            .at_least(0.7),
+                        RatioPlan::new("create_late_vs_early_kernel", 3, 2).control_of(2),
                         RatioPlan::new("create_vs_kernel", 0, 2),
                         RatioPlan::new("create_late_vs_kernel", 1, 3),
                     ],
@@ -171,7 +183,8 @@ pub(super) fn pass(
 #[derive(Clone, Copy)]
 pub(super) struct Ours {
     pub(super) memory: u64,
-    /// The soft limit of open files that it gets to see, if not the process's.
+    /// The soft limit of open files that it gets to see, if not the process's. It stays until the
+    /// case is over.
     pub(super) descriptors: Option<u64>,
 }
 
@@ -202,7 +215,8 @@ pub(super) struct Makers {
 /// A tree of directories.
 struct Tree {
     ours: Option<(Directory, Cache)>,
-    path: PathBuf,
+    /// What the kernel starts from.
+    fd: OwnedFd,
     made: usize,
 }
 
@@ -233,12 +247,13 @@ impl Makers {
         for dir in 0..self.dirs * self.threads {
             fs::create_dir_all(path.join(dir.to_string()))?;
         }
+        let fd = fd::open(&path, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
         // Nothing of it is on its way while it is measured.
-        fd::syncfs(fs::File::open(&path)?.as_fd())?;
+        fd::syncfs(fd.as_fd())?;
         let ours = self.ours.map(|ours| ours.open(&path));
         self.tree = Some(Tree {
             ours: ours.transpose()?,
-            path,
+            fd,
             made: 0,
         });
         Ok(())
@@ -263,6 +278,7 @@ impl Makers {
             let (mut bytes, mut times) = (vec![0; len], Times::new());
             for number in (first + thread..first + n).step_by(threads) {
                 let name = format!("{}/{number}", thread * dirs + random.below(dirs));
+                let path = CString::new(name.as_str())?;
                 bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
                 let start = Instant::now();
                 match &tree.ours {
@@ -271,7 +287,10 @@ impl Makers {
                             .create_new(Path::new(&name))?
                             .write_all_at(&bytes, 0)?;
                     }
-                    None => fs::File::create_new(tree.path.join(name))?.write_all(&bytes)?,
+                    None => {
+                        let fd = dir::open_path(tree.fd.as_fd(), &path, NEW)?;
+                        fs::File::from(fd).write_all(&bytes)?;
+                    }
                 }
                 times.add(start.elapsed());
             }
@@ -299,7 +318,24 @@ impl Makers {
                 ours: Some((_, cache)),
                 ..
             }) => Ok(cache.sync()?),
-            Some(tree) => Ok(fd::syncfs(fs::File::open(&tree.path)?.as_fd())?),
+            Some(tree) => Ok(fd::syncfs(tree.fd.as_fd())?),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes ours durable, so that its threads have nothing to do in the turns of others. Outside the clock.
+    pub(super) fn rest(&self) -> io::Result<()> {
+        match self.ours {
+            Some(_) => self.sync(),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves nothing to be written, here or in the kernel. Outside the clock.
+    fn settle(&self) -> io::Result<()> {
+        self.sync()?;
+        match &self.tree {
+            Some(tree) => Ok(fd::syncfs(tree.fd.as_fd())?),
             None => Ok(()),
         }
     }
@@ -321,12 +357,13 @@ impl Pass for Tenth {
             return makers.find_memory(self.n);
         };
         let mut made = makers.tree.as_ref().map_or(0, |tree| tree.made);
-        // After one turn of these files the next one, in whichever order they come, makes as many again.
-        if made > before + self.n {
+        // Each turn makes the same files, whichever turn came before.
+        if made > before {
             makers.fresh()?;
             made = 0;
         }
-        makers.make(before.saturating_sub(made))?;
+        makers.make(before - made)?;
+        makers.settle()?;
         makers.find_memory(self.n)
     }
 
@@ -335,6 +372,7 @@ impl Pass for Tenth {
         let start = Instant::now();
         let latency = makers.make(self.n)?;
         let value = self.n as f64 / start.elapsed().as_secs_f64();
+        makers.rest()?;
         Ok(Outcome {
             latency: Some(latency),
             ..Outcome::plain(value)

@@ -1,4 +1,5 @@
-//! Logs: records that are durable before the next one is written. Default settings, over a directory of the local disk.
+//! Logs: records that are durable before the next one is written. Default settings, over a directory of the local disk, with
+//! the usual soft limit of 1,024 descriptors.
 //!
 //! # Model
 //!
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::create::Ours;
+use super::create::{Ours, USUAL_LIMIT};
 use super::{DIRFS, KERNEL};
 use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
 use crate::error::BenchError;
@@ -81,7 +82,7 @@ impl Case for Wal {
         let failed = |error| BenchError::setup("the file of a log", error);
         let side = Ours {
             memory,
-            descriptors: None,
+            descriptors: Some(USUAL_LIMIT),
         };
         let (directory, cache) = side.open(folder.path()).map_err(failed)?;
         let bed = Arc::new(Bed {
