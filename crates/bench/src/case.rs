@@ -27,7 +27,7 @@ pub trait Case: Sync {
     /// What it measures, in a line.
     fn about(&self) -> &'static str;
 
-    /// The settings that it runs with if nobody says otherwise; `quick` ones end in half a minute.
+    /// The settings that it runs with if nobody says otherwise; `quick` ones end in about a minute.
     fn settings(&self, quick: bool) -> Settings {
         match quick {
             true => Settings::quick(),

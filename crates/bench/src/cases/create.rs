@@ -81,7 +81,7 @@ impl Case for Create {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 60 } else { 300 }
+        if quick { 60 } else { 360 }
     }
 
     fn uses(&self) -> Uses {

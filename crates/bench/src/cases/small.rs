@@ -79,7 +79,7 @@ impl Case for Small {
     }
 
     fn takes(&self, quick: bool) -> u32 {
-        if quick { 60 } else { 780 }
+        if quick { 60 } else { 900 }
     }
 
     fn uses(&self) -> Uses {
