@@ -126,7 +126,8 @@ impl Watch {
     /// Takes note of the figures of `now`: bytes written to the source ever, and bytes not durable.
     fn look(&mut self, written: u64, left: u64, now: Instant) {
         let first = self.lowest == u64::MAX;
-        let nothing_to_do = left == 0 && self.phase != Phase::WritingBack;
+        // Elsewhere the source is asked for something, be it that the mount point is opened.
+        let nothing_to_do = left == 0 && self.phase == Phase::Serving;
         if written > self.written || (left < self.lowest && !first) || nothing_to_do {
             self.progress = now;
         }
@@ -515,6 +516,19 @@ mod tests {
             assert!(!watch.is_dead(at(4 * step)), "step {step}");
         }
         assert!(watch.is_dead(at(406)));
+    }
+
+    #[test]
+    fn a_source_that_hangs_while_nothing_is_dirty_is_given_up() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut watch = watch_at(start, 10);
+        let dead = (0..60).find(|&second| {
+            watch.look(1, 0, at(second));
+            watch.is_dead(at(second))
+        });
+        let dead = dead.expect("given up");
+        assert!((10..=15).contains(&dead), "after {dead} s");
     }
 
     #[test]
