@@ -95,8 +95,8 @@ pub(crate) fn set(arguments: &SetArguments) -> Outcome {
         let line = format!("{}: only memory=SIZE can be set", arguments.setting);
         return Err((BAD_INPUT, line));
     };
-    let limit = memory::bound("memory", size).map_err(|line| (BAD_INPUT, line))?;
-    let answer = ask(&arguments.mount_point, &json!({"memory": limit.bytes}))?;
+    // As text: a percentage is of what the mount's process may use.
+    let answer = ask(&arguments.mount_point, &json!({"memory": size}))?;
     show_answer(&answer)
 }
 
@@ -144,7 +144,12 @@ fn ask(mount_point: &Path, request: &Value) -> Result<Value, (u8, String)> {
     let unread = || (FAILED, format!("{shown}: the answer was cut off"));
     let mut answer: Value = serde_json::from_str(&answer).map_err(|_| unread())?;
     match answer.get("error").and_then(Value::as_str) {
-        Some(line) => Err((FAILED, line.to_owned())),
+        Some(line) => {
+            let exit = answer["exit"]
+                .as_u64()
+                .and_then(|exit| exit.try_into().ok());
+            Err((exit.unwrap_or(FAILED), line.to_owned()))
+        }
         None => Ok(answer["answer"].take()),
     }
 }
@@ -338,9 +343,9 @@ fn answer(stream: &UnixStream, asked: &Asked, busy: Busy) -> io::Result<()> {
     stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let user = peer_user(stream.as_fd())?;
     let answered = if user != 0 && user != effective_user() {
-        Err("only root and the user who mounted it can ask".to_owned())
+        Err(failed("only root and the user who mounted it can ask"))
     } else if busy.1 >= MAX_CONNECTIONS {
-        Err("too many questions at a time: ask again".to_owned())
+        Err(failed("too many questions at a time: ask again"))
     } else {
         let mut line = String::new();
         BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
@@ -348,30 +353,38 @@ fn answer(stream: &UnixStream, asked: &Asked, busy: Busy) -> io::Result<()> {
     };
     let answer = match answered {
         Ok(answer) => json!({"answer": answer}),
-        Err(line) => json!({"error": line}),
+        Err((exit, line)) => json!({"error": line, "exit": exit}),
     };
     let mut stream = stream;
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-fn respond(line: &str, asked: &Asked) -> Result<Value, String> {
-    let not_known = || "this foliocache does not know the request".to_owned();
+/// An error that is no fault of what was asked for: the exit status, and the line to show.
+fn failed(line: impl Into<String>) -> (u8, String) {
+    (FAILED, line.into())
+}
+
+/// # Errors
+/// The exit status of the one who asks, and the line to show.
+fn respond(line: &str, asked: &Asked) -> Result<Value, (u8, String)> {
+    let not_known = || failed("this foliocache does not know the request");
     let request: Value = serde_json::from_str(line).map_err(|_| not_known())?;
     if let Some(form) = request.get("status").and_then(Value::as_str) {
-        let now = asked.snapshot()?;
+        let now = asked.snapshot().map_err(failed)?;
         return Ok(match form {
             "text" => asked.text(&now).into(),
             _ => asked.json(&now),
         });
     }
-    match request.get("memory").and_then(Value::as_u64) {
-        Some(bytes) => set_memory(asked, bytes).map(Value::from),
-        None => Err(not_known()),
-    }
+    let size = request.get("memory").and_then(Value::as_str);
+    let size = size.ok_or_else(not_known)?;
+    let bound = memory::bound("memory", size).map_err(|line| (BAD_INPUT, line))?;
+    set_memory(asked, &bound).map(Value::from).map_err(failed)
 }
 
 /// Changes the bound; returns what came of it so far.
-fn set_memory(asked: &Asked, bytes: u64) -> Result<String, String> {
+fn set_memory(asked: &Asked, bound: &memory::Bound) -> Result<String, String> {
+    let bytes = bound.bytes;
     let before = asked.snapshot()?.cache.pressure.configured_bytes;
     let (tell, told) = mpsc::channel();
     let cache = asked.cache.clone();
@@ -388,8 +401,9 @@ fn set_memory(asked: &Asked, bytes: u64) -> Result<String, String> {
     let now = asked.snapshot()?.cache;
     let in_use = now.memory.total_bytes();
     let mut text = format!(
-        "memory bound {}, was {}; in use {}",
+        "memory bound {}{}, was {}; in use {}",
         show(bytes),
+        bound.of,
         show(before),
         show(in_use),
     );

@@ -669,5 +669,11 @@ fn memory_in_percent_is_of_what_the_cgroup_allows() {
     let lines = mounted.lines().join("\n");
     let says = "memory bound 512 MiB (50 % of the 1 GiB of the memory cgroup), fixed base";
     assert!(lines.contains(says), "{lines}");
+    // Of the mount's group, not of the group that asks.
+    let mut set = foliocache();
+    set.arg("set").arg(folder.mount_point()).arg("memory=25%");
+    let said = run(&mut set);
+    let says = "memory bound 256 MiB (25 % of the 1 GiB of the memory cgroup), was 512 MiB";
+    assert!(said.contains(says), "{said}");
     mounted.end_well();
 }
