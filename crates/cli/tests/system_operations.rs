@@ -154,6 +154,8 @@ fn users_may_do_what_modes_and_lists_allow() {
         "users",
         &[
             "give away: Operation not permitted",
+            "to a user: user.y",
+            "to root: trusted.x",
             "unlink in a sticky directory: Operation not permitted",
             "set-id after root's write: mode 106777 links 1 owner 0:0 size 4",
             "set-id after a write: mode 100777 links 1 owner 0:0 size 4",

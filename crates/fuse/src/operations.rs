@@ -515,13 +515,19 @@ impl Filesystem for Server {
         });
     }
 
-    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let is_root = req.uid() == 0;
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("listxattr", || {
                 let mut list = Vec::new();
-                for name in conn.fs().listxattr(&conn.inode(ino)?)? {
-                    list.extend_from_slice(name.as_encoded_bytes());
-                    list.push(0);
+                let names = conn.fs().listxattr(&conn.inode(ino)?)?;
+                // The kernel lets nobody else read `trusted.*`, but shows all names that it is given.
+                let is_shown = |name: &[u8]| is_root || !name.starts_with(b"trusted.");
+                for name in names.iter().map(|name| name.as_encoded_bytes()) {
+                    if is_shown(name) {
+                        list.extend_from_slice(name);
+                        list.push(0);
+                    }
                 }
                 Ok(list)
             });

@@ -1,6 +1,13 @@
 /* Who may do what. */
 static int user_file = -1;
 
+static void attribute_names(const char *what, const char *file) {
+    char list[1000];
+    long n = listxattr(file, list, sizeof list);
+    for (char *name = list; name < list + n; name += strlen(name) + 1)
+        printf("%s: %s\n", what, name);
+}
+
 static void owner(void) {
     umask(022);
     put("shared/own", "own");
@@ -19,6 +26,7 @@ static void owner(void) {
     say("security attribute", setxattr("shared/own", "security.x", "y", 1, 0));
     say("trusted attribute", setxattr("shared/own", "trusted.x", "y", 1, 0));
     say("user attribute", setxattr("shared/own", "user.x", "y", 1, 0));
+    attribute_names("to a user", "public");
     must(chmod("shared/own", 0600) == 0, "chmod");
 }
 
@@ -100,6 +108,8 @@ static void users(void) {
     put("closed/in", "x");
     put("search/in", "x");
     put("public", "public");
+    must(setxattr("public", "trusted.x", "y", 1, 0) == 0, "setxattr");
+    must(setxattr("public", "user.y", "y", 1, 0) == 0, "setxattr");
     const char *names[] = {"setid", "setid2", "setid3"};
     for (int i = 0; i < 3; i++) {
         put(names[i], "data");
@@ -111,6 +121,7 @@ static void users(void) {
     attributes("set-id after root's write", "setid");
     as(101, owner);
     as(102, stranger);
+    attribute_names("to root", "public");
     attributes("root sees", "shared/own");
     put("grouped", "x");
     must(chmod("grouped", 0640) == 0 && chown("grouped", 0, 103) == 0, "chown");
