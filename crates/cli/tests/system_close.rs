@@ -146,12 +146,13 @@ fn close_tells_that_the_source_could_not_take_the_data() {
     if no_root_or_fuse() {
         return;
     }
-    for (name, arguments) in [
-        ("refused", &["--writeback", "close"][..]),
-        (
-            "refused-all",
-            &["--writeback", "close", "--kernel-cache", "all"],
-        ),
+    let all = ["--writeback", "close", "--kernel-cache", "all"];
+    // A handle of our own is closed after a second without a request.
+    let idle = Duration::from_millis(2500);
+    for (name, arguments, pause) in [
+        ("refused", &all[..2], Duration::ZERO),
+        ("refused-all", &all, Duration::ZERO),
+        ("refused-all-idle", &all, idle),
     ] {
         let folder = Folder::new(name);
         let mut mount = Command::new("mount");
@@ -166,6 +167,7 @@ fn close_tells_that_the_source_could_not_take_the_data() {
             fs::metadata(&file).is_ok_and(|file| file.len() == 6 << 20)
         });
         fs::write(folder.source().join("theirs"), vec![1; 30 << 20]).unwrap_err();
+        sleep(pause);
         drop(input);
         let ended = dd.wait_with_output().unwrap();
         let said = String::from_utf8(ended.stderr).unwrap();

@@ -366,16 +366,6 @@ impl FuseConn {
         Ok(self.unopened.get(id.ino, write).or_else(held))
     }
 
-    /// A program closes a file: writes back what is dirty.
-    ///
-    /// # Errors
-    /// A failure of writing the file back that its handle has not been told of.
-    pub(crate) fn do_flush(&self, id: FileId) -> Result<(), Errno> {
-        // If the kernel did not open it and no request has, nothing was written lately.
-        let open = self.open_file(id, true)?;
-        open.map_or(Ok(()), |open| open.file.write_back())
-    }
-
     /// Opens a file that is about to lose a name, if it has data to write and programs may have it open without our knowing:
     /// where no handle is open, the data goes with the last name. To be held until the name is gone.
     ///

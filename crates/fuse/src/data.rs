@@ -28,7 +28,7 @@ use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{
     FallocateMode, Inode, OpContext, OpenFile, OpenFlags, SeekSparse, SlabArc, written_mode,
 };
-use fuser::{FileHandle as Fh, WriteFlags};
+use fuser::{FileHandle as Fh, INodeNo, WriteFlags};
 
 const O_APPEND: i32 = 0o2000;
 pub(crate) const O_DIRECT: i32 = 0o40_000;
@@ -407,6 +407,25 @@ impl FuseConn {
         self.nodes.opened(file.inode().ino());
         add(&self.counters.open_files, 1);
         Fh(self.files.insert(FileHandle::new(file, charge)))
+    }
+
+    /// A program closes a file: writes back what is dirty.
+    ///
+    /// # Errors
+    /// A failure of writing the file back that its handle has not been told of; if it has no open handle, of data that still waits
+    /// to be written.
+    pub(crate) fn do_flush(&self, id: FileId) -> Result<(), Errno> {
+        if let Some(open) = self.open_file(id, true)? {
+            return open.file.write_back();
+        }
+        let inode = self.inode(INodeNo(id.ino))?;
+        // Its handle was closed since, but the data may still be under way, or have failed.
+        let Some(mapping) = inode.mapping().filter(|mapping| mapping.is_dirty()) else {
+            return Ok(());
+        };
+        let told = mapping.sample_wb_err();
+        inode.ops().write_back(&inode);
+        mapping.check_wb_err(&told)
     }
 
     /// Closes a file; the kernel's pages of it go when nobody else has it open, unless it is to keep them.
