@@ -30,7 +30,7 @@ use foliocache_vfs::{
     SuperBlock,
 };
 use fuser::{FileAttr, FopenFlags, Generation, INodeNo, Request};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -570,6 +570,18 @@ impl FuseConn {
 /// Whether this attribute is an access control list.
 pub(crate) fn is_acl(name: &OsStr) -> bool {
     name == "system.posix_acl_access" || name == "system.posix_acl_default"
+}
+
+/// Names of attributes as the kernel wants them. It lets nobody but root read `trusted.*`, and shows all names that it is given.
+pub(crate) fn list_of_xattrs(names: &[OsString], is_root: bool) -> Vec<u8> {
+    let mut list = Vec::new();
+    for name in names.iter().map(|name| name.as_bytes()) {
+        if is_root || !name.starts_with(b"trusted.") {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+    }
+    list
 }
 
 /// Size 0 asks for the size alone.

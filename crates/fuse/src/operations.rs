@@ -5,7 +5,7 @@
 //! Nothing is decided here: arguments are turned into those of the file system, results into what
 //! the kernel is told. What needs more than that is in `conn` and `data`.
 
-use crate::conn::{answer, answer_xattr, context, is_acl};
+use crate::conn::{answer, answer_xattr, context, is_acl, list_of_xattrs};
 use crate::convert;
 use crate::data::{O_DIRECT, ReadRequest, WriteRequest};
 use crate::handles::{FileId, NO_HANDLE};
@@ -300,6 +300,9 @@ impl Filesystem for Server {
                 Ok((entry, conn.insert_file(file, charge)))
             });
             answer!(reply, done, (entry, fh) => {
+                // The answer has one time for both; the shorter one would cost a look-up of each new file that is used again. The
+                // kernel asks for the attributes after it has changed the file, and is told of what others do, but for what they
+                // store through mappings or do by another name.
                 let ttl = entry.name_ttl;
                 reply.created(&ttl, &entry.attr, entry.generation, fh, conn.open_flags());
             });
@@ -519,17 +522,8 @@ impl Filesystem for Server {
         let is_root = req.uid() == 0;
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("listxattr", || {
-                let mut list = Vec::new();
                 let names = conn.fs().listxattr(&conn.inode(ino)?)?;
-                // The kernel lets nobody else read `trusted.*`, but shows all names that it is given.
-                let is_shown = |name: &[u8]| is_root || !name.starts_with(b"trusted.");
-                for name in names.iter().map(|name| name.as_encoded_bytes()) {
-                    if is_shown(name) {
-                        list.extend_from_slice(name);
-                        list.push(0);
-                    }
-                }
-                Ok(list)
+                Ok(list_of_xattrs(&names, is_root))
             });
             answer!(reply, done, list => answer_xattr(&list, size, reply));
         });
