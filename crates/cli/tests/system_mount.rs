@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{Folder, Mounted, foliocache, output, pattern, run, shell, wait_for};
+use common::programs::installed;
+use common::{Folder, Mounted, foliocache, no_root_or_fuse, output, pattern, run, shell, wait_for};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -457,6 +458,36 @@ fn without_fuse_or_permission_it_says_so() {
         "{line}"
     );
     assert_eq!(line.lines().count(), 1);
+}
+
+/// The helper takes options with commas between them. The device is one that everybody may open, in a tree of its own.
+#[test]
+#[ignore = "system tier"]
+fn a_source_of_any_name_is_mounted_without_root() {
+    if no_root_or_fuse() || !installed("fusermount3", &["fuse3"]) {
+        return;
+    }
+    let folder = Folder::public("helper");
+    let name = r"one,ro,two\three\\,";
+    let source = folder.top().join(name);
+    fs::create_dir(&source).unwrap();
+    let script = r#"
+        mount -t tmpfs none plain
+        mknod -m 666 plain/fuse c 10 229
+        mount --bind plain/fuse /dev/fuse
+        chown 65534 . mount "$2"
+        user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+        user "$1" mount "$2" mount --background --log-file log
+        user touch mount/new
+        grep "$PWD/mount" /proc/self/mountinfo
+        user fusermount3 -u mount"#;
+    let mut inside = Command::new("unshare");
+    inside.args(["-m", "sh", "-euc", script, "sh"]);
+    inside.args([env!("CARGO_BIN_EXE_foliocache"), name]);
+    let listed = run(inside.current_dir(folder.top()));
+    let shown = format!("{}/{name} ", folder.top().display()).replace('\\', r"\134");
+    assert!(listed.contains(&shown), "{listed}");
+    assert!(source.join("new").exists());
 }
 
 #[test]

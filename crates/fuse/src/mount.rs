@@ -30,10 +30,12 @@ use foliocache_sync::thread::{self, JoinHandle};
 use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
+use foliocache_sys::credentials::effective_user;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use std::fs;
 use std::io;
 use std::mem;
 use std::path::Path;
@@ -208,6 +210,25 @@ pub fn mount(
     Mount::new(names, mount_point.as_ref(), &options)
 }
 
+/// Whether the kernel takes mounts from this thread. If not, they are the helper's.
+fn may_mount() -> bool {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    match effective {
+        Some(set) => set & CAP_SYS_ADMIN != 0,
+        None => effective_user() == 0,
+    }
+}
+
+/// A name as the helper takes it, among options with commas between them.
+fn escaped(name: &str) -> String {
+    name.replace('\\', r"\\").replace(',', r"\,")
+}
+
 /// Takes the session's thread out of it, and never drops the rest.
 ///
 /// Dropped, the library's mount would unmount what is at the mount point then. It takes every connection that has ended for
@@ -275,7 +296,10 @@ impl Mount {
         let workers = Arc::clone(&server.workers);
         let mut config = Config::default();
         config.mount_options = vec![
-            MountOption::FSName(options.name.clone()),
+            MountOption::FSName(match may_mount() {
+                true => options.name.clone(),
+                false => escaped(&options.name),
+            }),
             // The kernel takes it as it is; the library's own option is for the helper alone.
             MountOption::CUSTOM("subtype=foliocache".to_owned()),
             MountOption::DefaultPermissions,
