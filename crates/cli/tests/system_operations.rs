@@ -9,9 +9,10 @@
 mod common;
 
 use common::{Folder, compile, no_root_or_fuse, output, run, shell, wait_for};
+use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -215,6 +216,20 @@ fn writes_of_files_opened_for_syncing_are_in_the_source() {
             assert_eq!(found.len(), 10_000 * usize::from(round), "{name}");
             assert!(found.ends_with(&[round; 10_000]), "{name}");
         }
+        // Space and copies, too, and with them what another descriptor wrote.
+        let inside = |name: &str| folder.mount_point().join(name);
+        let plain = options.clone().custom_flags(0).open(inside(name)).unwrap();
+        plain.write_all_at(&[4; 10_000], 0).unwrap();
+        fallocate(&file, FallocateFlags::ZERO_RANGE, 100, 300).unwrap();
+        let found = fs::read(folder.source().join(name)).unwrap();
+        assert!(found[400..10_000] == [4; 9600], "{name}");
+        assert!(found[100..400] == [0; 300], "{name}");
+        fs::write(inside("from"), [5; 10_000]).unwrap();
+        let from = fs::File::open(inside("from")).unwrap();
+        let copied = copy_file_range(&from, None, &file, Some(&mut 40_000), 10_000);
+        assert_eq!(copied, Ok(10_000), "{name}");
+        let found = fs::read(folder.source().join(name)).unwrap();
+        assert!(found[40_000..] == [5; 10_000], "{name}");
     }
     let mut file = fs::File::create(folder.mount_point().join("cached")).unwrap();
     file.write_all(&[1; 10_000]).unwrap();

@@ -339,7 +339,8 @@ impl FuseConn {
         if ctx.uid != 0 {
             self.remove_privileges(ctx, handle.file.inode())?;
         }
-        handle.file.fallocate(mode, pos, len)
+        handle.file.fallocate(mode, pos, len)?;
+        sync_as_opened(&handle.file, handle.flags)
     }
 
     pub(crate) fn do_lseek(&self, file: FileId, offset: i64, whence: i32) -> Result<i64, Errno> {
@@ -386,6 +387,9 @@ impl FuseConn {
             pos_out += copied;
             left -= copied;
         }
+        if done > 0 {
+            sync_as_opened(&to.file, to.flags)?;
+        }
         Ok(done)
     }
 
@@ -397,8 +401,8 @@ impl FuseConn {
         }
     }
 
-    /// The handle of a file that was just opened.
-    pub(crate) fn insert_file(&self, file: OpenFile, charge: MetadataCharge) -> Fh {
+    /// The handle of a file that was just opened with `flags`.
+    pub(crate) fn insert_file(&self, file: OpenFile, charge: MetadataCharge, flags: i32) -> Fh {
         if self.kernel_opens {
             // The kernel does not say when it is closed.
             self.unopened.put(Arc::new(FileHandle::new(file, charge)));
@@ -406,7 +410,8 @@ impl FuseConn {
         }
         self.nodes.opened(file.inode().ino());
         add(&self.counters.open_files, 1);
-        Fh(self.files.insert(FileHandle::new(file, charge)))
+        let handle = FileHandle::new(file, charge);
+        Fh(self.files.insert(FileHandle { flags, ..handle }))
     }
 
     /// A program closes a file: writes back what is dirty.
@@ -443,7 +448,7 @@ impl FuseConn {
     }
 }
 
-/// What `O_SYNC` and `O_DSYNC` promise of a write.
+/// What `O_SYNC` and `O_DSYNC` promise of a change of the data.
 fn sync_as_opened(file: &OpenFile, flags: i32) -> Result<(), Errno> {
     if flags & O_SYNC == O_SYNC {
         file.fsync()

@@ -51,6 +51,8 @@ pub(crate) struct FileHandle {
     pub(crate) file: OpenFile,
     /// The kernel read pages into its own cache through this handle: somebody mapped the file.
     pub(crate) mapped: AtomicBool,
+    /// Those of `open(2)`; none if the kernel did not open it.
+    pub(crate) flags: i32,
 }
 
 impl FileHandle {
@@ -61,6 +63,7 @@ impl FileHandle {
             _charge: charge,
             file: file.writing_as(OpContext::ROOT),
             mapped: AtomicBool::new(false),
+            flags: 0,
         }
     }
 }

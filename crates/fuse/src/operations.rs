@@ -257,9 +257,8 @@ impl Filesystem for Server {
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("open", || {
                 let charge = conn.charge_handle()?;
-                let flags = OpenFlags::from_raw(flags.0);
-                let file = conn.open(&ctx, ino, flags)?;
-                Ok(conn.insert_file(file, charge))
+                let file = conn.open(&ctx, ino, OpenFlags::from_raw(flags.0))?;
+                Ok(conn.insert_file(file, charge, flags.0))
             });
             answer!(reply, done, fh => reply.opened(fh, conn.open_flags()));
         });
@@ -282,10 +281,10 @@ impl Filesystem for Server {
                 let charge = conn.charge_handle()?;
                 let mode = mode & PERMISSION_BITS;
                 let exclusive = flags & O_EXCL != 0;
-                let flags = conn.flags_of_created(OpenFlags::from_raw(flags));
+                let how = conn.flags_of_created(OpenFlags::from_raw(flags));
                 let mut opened = None;
                 let entry = conn.make(parent, &name, true, |dir| {
-                    let created = conn.names.create(&ctx, dir, &name, mode, flags, None);
+                    let created = conn.names.create(&ctx, dir, &name, mode, how, None);
                     let (file, dentry) = match created {
                         // The kernel found no such name, so it has checked the directory alone. `ESTALE`
                         // makes it look the name up again and open the file as `open` does: it checks the
@@ -297,7 +296,7 @@ impl Filesystem for Server {
                     Ok(dentry)
                 })?;
                 let file = opened.ok_or(Errno::EIO)?;
-                Ok((entry, conn.insert_file(file, charge)))
+                Ok((entry, conn.insert_file(file, charge, flags)))
             });
             answer!(reply, done, (entry, fh) => {
                 // The answer has one time for both; the shorter one would cost a look-up of each new file that is used again. The

@@ -75,7 +75,7 @@ fn create(conn: &FuseConn, name: &str) -> u64 {
         .fs()
         .create(&OpContext::ROOT, &root, name.as_ref(), 0o644, flags)
         .unwrap();
-    conn.insert_file(file, conn.charge_handle().unwrap()).0
+    conn.insert_file(file, conn.charge_handle().unwrap(), 0).0
 }
 
 fn write(
@@ -519,7 +519,7 @@ impl Listing {
         let file = made.unwrap();
         file.write_at(b"data", 0).unwrap();
         let ino = file.inode().ino();
-        conn.insert_file(file, conn.charge_handle().unwrap());
+        conn.insert_file(file, conn.charge_handle().unwrap(), 0);
         ino
     }
 
