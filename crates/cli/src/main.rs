@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Status(arguments) => control::status(&arguments),
         Command::Set(arguments) => control::set(&arguments),
-        Command::WriteBackMapped(arguments) => mappings::serve(&arguments.mount_point),
+        Command::WriteBackMapped(arguments) => mappings::serve(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchHelper(arguments) => bench::help(&arguments),
         Command::Completions(arguments) => documents::completions(&arguments),

@@ -8,13 +8,15 @@
 //!    └──────────────────────────── writes of mapped pages ◀────────────────────────┘
 //! ```
 //!
-//! The other process holds the mount open, so it can ask after the mount has left the tree.
+//! The other process holds the mount open, so it can ask after the mount has left the tree. It cannot come to a mount that has left
+//! before.
 
+use crate::mount::WriteBackArguments;
 use crate::{FAILED, Outcome};
 use foliocache_fuse::{MappedStores, Mount};
+use foliocache_sys::Errno;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -25,14 +27,25 @@ const DONE: &str = "done";
 const WHAT: &str = "what programs stored into mapped files";
 
 /// Runs the other process: a call for each line of standard input, its answer to standard output.
-pub(crate) fn serve(mount_point: &Path) -> Outcome {
+pub(crate) fn serve(arguments: &WriteBackArguments) -> Outcome {
     let failed = |errno: &dyn std::fmt::Display| {
         let line = format!("{WHAT} could not all be taken over: {errno}");
         (FAILED, line)
     };
-    let stores = MappedStores::of(mount_point).map_err(|errno| failed(&errno))?;
     let mut out = io::stdout();
     let mut answer = |text: &str| writeln!(out, "{text}").and_then(|()| out.flush());
+    let point = arguments.mount_point.display();
+    let stores = match MappedStores::of(&arguments.mount_point, arguments.device) {
+        Ok(stores) => stores,
+        Err(errno) => {
+            let why = match errno {
+                Errno::ESTALE => format!("the mount is no longer at {point}"),
+                errno => format!("{point}: {errno}"),
+            };
+            answer(&why).map_err(|error| failed(&error))?;
+            return Err(failed(&why));
+        }
+    };
     answer(DONE).map_err(|error| failed(&error))?;
     for line in io::stdin().lines() {
         line.map_err(|error| failed(&error))?;
@@ -54,12 +67,16 @@ pub(crate) struct Helper {
 
 impl Helper {
     /// Starts it. May block: it opens the mount point.
-    pub(crate) fn start(mount_point: &Path) -> Result<Helper, String> {
+    ///
+    /// # Errors
+    /// Why nobody can ask, such as a mount that others took off the tree. What programs stored is not lost by that.
+    pub(crate) fn start(mount: &Mount) -> Result<Helper, String> {
         let cannot =
             |error: &dyn std::fmt::Display| format!("{WHAT} cannot be taken over: {error}");
         let mut child = Command::new("/proc/self/exe")
             .arg("write-back-mapped")
-            .arg(mount_point)
+            .arg(mount.mount_point())
+            .args(mount.connection().device().map(|device| device.to_string()))
             // A ^C or a hang-up of the terminal is the mount's alone.
             .process_group(0)
             .stdin(Stdio::piped())

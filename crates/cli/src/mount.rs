@@ -137,6 +137,8 @@ pub(crate) struct MountArguments {
 pub(crate) struct WriteBackArguments {
     /// Where the mount is.
     pub(crate) mount_point: PathBuf,
+    /// Its device number.
+    pub(crate) device: Option<u64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -276,9 +276,12 @@ fn write_back_and_unmount(
     };
     let syncing = sync_until_dropped(cache);
     let mount = lock(&mounted.mount);
-    let mut helper = None;
-    if let Err(why) = hand_over(&mount, stop_timeout.min(TAKE_OVER), &mut helper) {
-        outcome.errors.push(why);
+    let (mut helper, mut unasked) = (None, None);
+    match hand_over(&mount, stop_timeout.min(TAKE_OVER)) {
+        Ok(HandedOver::All) => {}
+        Ok(HandedOver::SoFar(left)) => helper = Some(left),
+        Ok(HandedOver::Unasked(why)) => unasked = Some(why),
+        Err(why) => outcome.errors.push(why),
     }
     if let Err(error) = mount.hide() {
         let point = mount.mount_point().display();
@@ -310,6 +313,8 @@ fn write_back_and_unmount(
     // The other process was a user of the mount, too.
     if !is_ended_within(&mount, INTERVAL / 2) {
         outcome.cut_off = true;
+        // It would have come with the last program.
+        outcome.errors.extend(unasked);
         let _ = tell.send(Event::CutOff);
         say(&format!(
             "{}, and they are cut off: {} s are over",
@@ -361,17 +366,34 @@ fn write_back_and_unmount(
     outcome
 }
 
-/// Takes over what programs stored into mappings so far. A helper is left if they may go on storing.
-fn hand_over(mount: &Mount, within: Duration, left: &mut Option<Helper>) -> Result<(), String> {
+/// What was taken over of what programs stored into mappings.
+enum HandedOver {
+    All,
+    /// What was stored so far: programs may go on storing.
+    SoFar(Helper),
+    /// The kernel could not be asked, and why.
+    Unasked(String),
+}
+
+/// Takes over what programs stored into mappings so far.
+fn hand_over(mount: &Mount, within: Duration) -> Result<HandedOver, String> {
     if mount.is_ended() || !mount.may_be_mapped() {
-        return Ok(());
+        return Ok(HandedOver::All);
     }
-    Helper::start(mount.mount_point())?.take_over(mount, within)?;
+    let mut helper = match Helper::start(mount) {
+        Ok(helper) => helper,
+        Err(why) => return Ok(HandedOver::Unasked(why)),
+    };
+    helper.take_over(mount, within)?;
     // Without the other process it may have no user.
-    if mount.unmount_unused().is_err() {
-        *left = Some(Helper::start(mount.mount_point())?);
+    drop(helper);
+    if mount.unmount_unused().is_ok() {
+        return Ok(HandedOver::All);
     }
-    Ok(())
+    Ok(match Helper::start(mount) {
+        Ok(helper) => HandedOver::SoFar(helper),
+        Err(why) => HandedOver::Unasked(why),
+    })
 }
 
 fn lock(mount: &RwLock<Mount>) -> std::sync::RwLockReadGuard<'_, Mount> {

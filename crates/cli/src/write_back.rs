@@ -89,5 +89,5 @@ fn take_over(mount: &Mount) -> Result<(), String> {
     if mount.is_ended() || !mount.may_be_mapped() {
         return Ok(());
     }
-    Helper::start(mount.mount_point())?.take_over(mount, TAKE_OVER)
+    Helper::start(mount)?.take_over(mount, TAKE_OVER)
 }

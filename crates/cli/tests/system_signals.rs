@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Longer than any test waits: what ends before ended for another reason.
 const NEVER: [&str; 2] = ["--stop-timeout", "3600"];
 
+/// How a line begins that says that stores into mappings may be missing.
+const WHAT: &str = "what programs stored into mapped files could not all be taken over";
+
 /// Whether a line says what is not written of it. The filler may have left room for a page or two.
 fn names_the_file(line: &str) -> bool {
     line.contains("file: 2") && line.contains(" KiB: ENOSPC")
@@ -255,6 +258,44 @@ fn programs_that_do_not_finish_are_cut_off() {
             "written before the end"
         );
         assert!(!folder.is_mounted());
+    }
+}
+
+/// Nobody can ask the kernel for stores into mappings then. They come when the last program has finished.
+#[test]
+#[ignore = "system tier"]
+fn mount_that_others_took_off_or_hid_says_what_it_could_not_take_over() {
+    for (hide, finishes) in [
+        ("umount -l mount", false),
+        ("mount -t tmpfs none mount", false),
+        ("umount -l mount", true),
+    ] {
+        let folder = Folder::new("hidden");
+        let mounted = folder.mount(&["--stop-timeout", if finishes { "60" } else { "1" }]);
+        let mut open = File::create(folder.mount_point().join("open")).unwrap();
+        open.write_all(b"written").unwrap();
+        shell(folder.top(), hide);
+        mounted.signal("USR2");
+        let gone = format!(
+            "the mount is no longer at {}",
+            folder.mount_point().display()
+        );
+        mounted.wait_for_line(&format!("not all is written back: {WHAT}: {gone}"));
+        mounted.signal("TERM");
+        if finishes {
+            mounted.wait_for_line("is in use by programs, with 1 open file");
+            drop(open);
+        }
+        let ended = mounted.wait();
+        assert_eq!(ended.code, Some(if finishes { 0 } else { 1 }), "{hide}");
+        let says = |text: &str| ended.lines.iter().any(|line| line.ends_with(text));
+        assert_eq!(says(": everything is written back"), finishes, "{hide}");
+        assert_eq!(
+            says(&format!("foliocache: {WHAT}: {gone}")),
+            !finishes,
+            "{hide}"
+        );
+        assert_eq!(read(&folder.source().join("open")), "written");
     }
 }
 

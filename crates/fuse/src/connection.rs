@@ -3,6 +3,7 @@
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
+use foliocache_vfs::Device;
 use std::path::{Path, PathBuf};
 
 /// Stores of programs into mappings of files of a mount.
@@ -15,12 +16,18 @@ use std::path::{Path, PathBuf};
 pub struct MappedStores(OwnedFd);
 
 impl MappedStores {
-    /// Those of the mount at `mount_point`. May block.
+    /// Those of the mount at `mount_point`. `device` is its [`Connection::device`], where that is known. May block.
     ///
     /// # Errors
-    /// Those of opening the mount point.
-    pub fn of(mount_point: &Path) -> Result<MappedStores, Errno> {
+    /// Those of opening the mount point. `ESTALE` if something else is there: the mount was taken off the tree, or another one hides
+    /// it.
+    pub fn of(mount_point: &Path, device: Option<u64>) -> Result<MappedStores, Errno> {
         let root = fd::open(mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+        if let Some(device) = device
+            && fd::fstat(root.as_fd())?.dev.raw() != device
+        {
+            return Err(Errno::ESTALE);
+        }
         Ok(MappedStores(root))
     }
 
@@ -53,6 +60,12 @@ impl Connection {
             mount_point,
             device,
         }
+    }
+
+    /// The device number of its files, as `stat(2)` tells it; `None` where the list of mounts does not have it.
+    pub fn device(&self) -> Option<u64> {
+        let (major, minor) = self.device?;
+        Some(Device { major, minor }.raw())
     }
 
     /// Whether it is on top at its place, and not another mount that came later. `true` if that is not known.
