@@ -69,14 +69,21 @@ pub fn openat(
 }
 
 /// Opens what `path` leads to from `dir`, close-on-exec, links followed, as the kernel finds it: see [`stat_path`].
-/// Makes nothing. May block.
+/// A file that it makes has the permissions `mode`, as far as the umask lets it. May block.
 ///
 /// # Errors
 ///
 /// Those of `openat(2)`.
-pub fn open_path(dir: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub fn open_path(
+    dir: BorrowedFd<'_>,
+    path: &CStr,
+    flags: OFlags,
+    mode: u32,
+) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC;
-    Ok(retry_on_intr(|| fs::openat(dir, path, flags, mode_of(0)))?)
+    Ok(retry_on_intr(|| {
+        fs::openat(dir, path, flags, mode_of(mode))
+    })?)
 }
 
 /// The attributes of what `path` leads to from `dir`, links followed, as the kernel finds it: the path may be

@@ -288,7 +288,7 @@ impl Makers {
                             .write_all_at(&bytes, 0)?;
                     }
                     None => {
-                        let fd = dir::open_path(tree.fd.as_fd(), &path, NEW)?;
+                        let fd = dir::open_path(tree.fd.as_fd(), &path, NEW, 0o666)?;
                         fs::File::from(fd).write_all(&bytes)?;
                     }
                 }

@@ -155,7 +155,7 @@ pub(super) fn read(directory: &Directory, name: &str, len: usize) -> io::Result<
 
 pub(super) fn read_kernel(tree: &Tree, name: &CString, len: usize) -> io::Result<()> {
     let mut bytes = [0; LEN];
-    let file = dir::open_path(tree.fd.as_fd(), name, OFlags::RDONLY)?;
+    let file = dir::open_path(tree.fd.as_fd(), name, OFlags::RDONLY, 0)?;
     let read = fd::pread(file.as_fd(), 0, &mut bytes[..len])?;
     black_box(&bytes);
     whole(read, len)
