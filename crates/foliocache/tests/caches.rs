@@ -297,6 +297,7 @@ fn read_only_is_a_matter_of_each_handle() {
                 dir.set_permissions("f", Permissions::from_mode(0o600)),
                 dir.set_times("f", FileTimes::new()),
                 writer.rename_to("d/f", dir, "g"),
+                dir.rename_to("f", &writer, "g"),
             ];
             for (at, done) in refused.into_iter().enumerate() {
                 assert_eq!(done.unwrap_err().errno(), Errno::EROFS, "{at}");

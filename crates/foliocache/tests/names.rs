@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Disk, cache};
-use foliocache::{Directory, DirectoryOptions, Errno, Error, FileKind, Permissions, Result};
+use foliocache::{
+    Credentials, Directory, DirectoryOptions, Errno, Error, FileKind, Permissions, Result,
+};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -69,6 +71,31 @@ fn names_are_made_moved_and_removed() {
         errno(disk.dir.rename_to("f", &elsewhere, "f")),
         Errno::EXDEV
     );
+}
+
+#[test]
+fn names_move_between_handles_of_the_same_credentials_alone() {
+    let dir = cache(16).memfs().unwrap();
+    dir.create_dir("from").unwrap();
+    dir.create_dir("to").unwrap();
+    for name in ["from", "to"] {
+        dir.chown(name, Some(11), Some(11)).unwrap();
+    }
+    dir.write("from/f", "x").unwrap();
+    let all = dir.open_dir("from").unwrap();
+    let guest = |uid| {
+        let to = dir.open_dir("to").unwrap();
+        to.with_credentials(Credentials::new(uid, uid, &[]))
+    };
+    // Neither of the two may do both halves for the other.
+    for uid in [11, 12] {
+        assert_eq!(errno(all.rename_to("f", &guest(uid), "f")), Errno::EXDEV);
+        assert_eq!(errno(guest(uid).rename_to("f", &all, "g")), Errno::EXDEV);
+    }
+    assert_eq!(names(&dir, "from"), ["f"]);
+    let owner = all.with_credentials(Credentials::new(11, 11, &[]));
+    owner.rename_to("f", &guest(11), "f").unwrap();
+    assert_eq!(names(&dir, "to"), ["f"]);
 }
 
 #[test]

@@ -221,7 +221,7 @@ impl Namei<'_> {
     /// Gives what `existing` leads to the further name `new`, which is a path from `target`.
     ///
     /// # Errors
-    /// `EXDEV` if `target` is in another file system.
+    /// `EXDEV` if `target` is in another file system, or has other credentials.
     pub fn link(
         &self,
         existing: &OsStr,
@@ -232,13 +232,20 @@ impl Namei<'_> {
         self.unless_stale(|| {
             let existing = Named::new(self.lookup(existing, follow)?)?;
             let (dir, name) = target.place_for(new, false)?;
-            if !ptr::eq(self.names, target.names) {
-                return Err(Errno::EXDEV.into());
-            }
+            self.check_together(target)?;
             let linked = (self.names).link(&existing.inode, &dir, &name, self.credentials);
             self.names.forget_stale(&linked, [&existing.dentry]);
             Ok(linked?)
         })
+    }
+
+    /// Whether one operation can be on both. Neither may do with the other's credentials what its own do not allow: they are apart
+    /// as two mounts are.
+    fn check_together(&self, target: &Namei<'_>) -> Result<(), Errno> {
+        match ptr::eq(self.names, target.names) && self.credentials == target.credentials {
+            true => Ok(()),
+            false => Err(Errno::EXDEV),
+        }
     }
 
     /// Takes a name away from what is no directory.
@@ -275,7 +282,7 @@ impl Namei<'_> {
     /// Moves the name `from` to `to`, which is a path from `target`.
     ///
     /// # Errors
-    /// `EXDEV` if `target` is in another file system.
+    /// `EXDEV` if `target` is in another file system, or has other credentials.
     pub fn rename(
         &self,
         from: &OsStr,
@@ -295,9 +302,7 @@ impl Namei<'_> {
     ) -> Result<(), WalkError> {
         let old = self.parent(from, false)?;
         let new = target.parent(to, false)?;
-        if !ptr::eq(self.names, target.names) {
-            return Err(Errno::EXDEV.into());
-        }
+        self.check_together(target)?;
         let (old_slash, new_slash) = (old.wants_directory, new.wants_directory);
         let (old_dir, old_name) = old.normal(Errno::EBUSY)?;
         let (new_dir, new_name) = new.normal(match mode {

@@ -1,5 +1,6 @@
 //! Names that lead to something else than before: moves and links.
 
+use foliocache_sys::Errno;
 use foliocache_vfs::{Namei, RenameMode, WalkError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ impl Directory {
     /// As [`Directory::rename`], to another directory of the same file system.
     ///
     /// # Errors
-    /// As [`Directory::rename`]; `EXDEV` for another file system.
+    /// As [`Directory::rename`]; `EROFS` if one of the two is read-only; `EXDEV` for another file system, or if `directory` has
+    /// other credentials.
     pub fn rename_to(
         &self,
         from: impl AsRef<Path>,
@@ -74,6 +76,10 @@ impl Directory {
         to: &Path,
         act: impl FnOnce(&Namei<'_>, &OsStr, &Namei<'_>, &OsStr) -> Result<(), WalkError>,
     ) -> Result<()> {
+        // Before anything is done: the target's handle is asked below.
+        if self.rights.read_only {
+            return Err(self.error(operation, from, Errno::EROFS));
+        }
         let mut first = Ok(());
         let done = directory.run(operation, to, |target, to| {
             let names = self.mount().super_block()?;
