@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{Disk, cache};
+use common::{Disk, cache, on_disk};
 use foliocache::{
     Credentials, Directory, DirectoryOptions, Errno, Error, FileKind, Permissions, Result,
 };
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 fn errno<T>(result: Result<T>) -> Errno {
     match result {
@@ -96,6 +97,29 @@ fn names_move_between_handles_of_the_same_credentials_alone() {
     let owner = all.with_credentials(Credentials::new(11, 11, &[]));
     owner.rename_to("f", &guest(11), "f").unwrap();
     assert_eq!(names(&dir, "to"), ["f"]);
+}
+
+/// A name that is believed to be absent, and is there, is found by whoever may not make it.
+#[test]
+fn an_open_finds_what_others_made_under_a_name_known_to_be_absent() {
+    let (cache, source) = (cache(16), on_disk());
+    let absent = Duration::from_secs(5);
+    let options = DirectoryOptions::new()
+        .watch(false)
+        .revalidate_absent_after(absent);
+    let dir = cache.directory_with(source.path(), options).unwrap();
+    dir.set_permissions(".", Permissions::from_mode(0o755))
+        .unwrap();
+    let guest = dir.with_credentials(Credentials::new(1000, 1000, &[]));
+    assert!(!guest.exists("f").unwrap());
+    let begun = Instant::now();
+    let file = source.path().join("f");
+    std::fs::write(&file, "x").unwrap();
+    let mode = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(&file, mode).unwrap();
+    guest.append("f").unwrap().append(b"y").unwrap();
+    assert!(begun.elapsed() < absent / 2, "{:?}", begun.elapsed());
+    assert_eq!(dir.read("f").unwrap(), b"xy");
 }
 
 #[test]

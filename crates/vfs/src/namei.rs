@@ -27,6 +27,9 @@ use foliocache_sys::Errno;
 use std::ffi::{OsStr, OsString};
 use std::ptr;
 
+/// Times that an open which makes its file begins again since others make the name and take it away, at most.
+const MAX_RACES: u32 = 40;
+
 /// Where paths begin, and on whose behalf they are walked.
 #[derive(Clone, Copy)]
 #[doc(alias = "nameidata")]
@@ -375,7 +378,7 @@ impl Namei<'_> {
 
     fn open_or_create(&self, path: &OsStr, how: OpenHow) -> Result<OpenFile, WalkError> {
         let mut follow = false;
-        loop {
+        for _ in 0..MAX_RACES {
             let parent = self.parent(path, follow)?;
             let slash = parent.wants_directory;
             let (dir, name) = parent.normal(match how.exclusive {
@@ -407,6 +410,8 @@ impl Namei<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
+        // As if it had been there, and gone when it was to be opened.
+        Err(Errno::ENOENT.into())
     }
 
     fn open_named(&self, named: &Named, flags: OpenFlags) -> Result<OpenFile, Errno> {

@@ -56,7 +56,10 @@ impl SuperBlock {
         {
             // A name that is there is the first thing to be wrong.
             return match self.caches.fs.lookup(&inode, name) {
-                Ok(_) => Err(Errno::EEXIST),
+                Ok(_) => {
+                    self.forget_absent(dir, &Name::new(name.as_bytes()));
+                    Err(Errno::EEXIST)
+                }
                 Err(_) => Err(error),
             };
         }
@@ -68,16 +71,21 @@ impl SuperBlock {
             self.tell_of_name(&inode, name);
         }
         let name = Name::new(name.as_bytes());
-        if let Err(Errno::EEXIST) = made
-            && let Some(dentry) = self.caches.dcache.lookup(dir, &name)
-            && dentry.is_negative()
-        {
-            // Somebody else made it, outside.
-            self.caches.dcache.invalidate(&dentry);
+        if let Err(Errno::EEXIST) = made {
+            self.forget_absent(dir, &name);
         }
         let dentry = self.caches.dcache.add(dir, &name, Some(made?))?;
         Self::believe_ours(&dentry, &inode, doubts, until);
         Ok(dentry)
+    }
+
+    /// Somebody else made a name, outside. Context: the names of `dir` locked.
+    fn forget_absent(&self, dir: &DentryRef<Inode>, name: &Name<'_>) {
+        if let Some(dentry) = self.caches.dcache.lookup(dir, name)
+            && dentry.is_negative()
+        {
+            self.caches.dcache.invalidate(&dentry);
+        }
     }
 
     /// Believes what a name in `dir` is by a change of our own, unless somebody was told of another one before the dentry
