@@ -23,6 +23,11 @@ impl Identity {
         }
     }
 
+    /// Whether nobody else can have it later: not where the source tells no birth time.
+    pub(super) fn is_for_good(&self) -> bool {
+        self.birth.is_some()
+    }
+
     /// A number that differs for files that had one inode number one after the other.
     pub(super) fn generation(&self) -> u64 {
         self.birth

@@ -113,7 +113,7 @@ pub(super) struct DirNode {
 enum KindState {
     File(FileState),
     Directory(DirectoryState),
-    /// What a symbolic link holds, once somebody has asked: it never changes.
+    /// What a symbolic link holds, once somebody has asked: it never changes. Empty where the source tells no birth times.
     Symlink(OnceLock<OsString>),
     Other,
 }
@@ -212,7 +212,7 @@ impl DirNode {
         }
     }
 
-    /// What a symbolic link holds, if somebody has asked.
+    /// What a symbolic link holds, if somebody has asked and it is kept.
     pub(super) fn cached_link(&self) -> Option<&OsString> {
         match &self.kind_state {
             KindState::Symlink(target) => target.get(),
@@ -347,13 +347,19 @@ impl DirNode {
             return Ok(target.clone());
         }
         let target = dir::readlink_fd(self.path_fd()?.as_fd())?;
+        self.keep_target(&target);
+        Ok(target)
+    }
+
+    /// Keeps what a symbolic link holds. Not of a node that may be another link by now, with the same number.
+    fn keep_target(&self, target: &OsString) {
         // A longer one is not paid for.
         if target.len() <= LONGEST_TARGET
+            && self.identity.is_for_good()
             && let KindState::Symlink(kept) = &self.kind_state
         {
             kept.get_or_init(|| target.clone());
         }
-        Ok(target)
     }
 
     /// Parent and name, if the node has them.
@@ -477,6 +483,40 @@ impl Drop for DirNode {
         self.shared.path_fds.remove(self.id);
         if let Some((directory, watches)) = self.directory().zip(self.shared.watches.as_ref()) {
             watches.remove(&directory.watch);
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::super::{DirFs, DirFsOptions};
+    use super::*;
+    use foliocache_mm::{Mm, MmConfig};
+    use foliocache_vfs::FileSystem;
+
+    /// As `ln -sfn` does twice: the second link has the number of the one before the first.
+    #[test]
+    fn a_link_without_a_birth_time_may_be_another_by_now() {
+        let source = tempfile::tempdir().expect("a directory");
+        let mm = Mm::new(MmConfig::new(16 << 20)).expect("a cache");
+        let fs = DirFs::open(&mm, source.path(), DirFsOptions::default()).expect("dirfs");
+        let (root, name) = (fs.root(), OsStr::new("link"));
+        for has_birth in [true, false] {
+            std::os::unix::fs::symlink("a", source.path().join("link")).expect("a link");
+            let mut stat = dir::fstatat(fs.shared.root.as_fd(), name).expect("its attributes");
+            if !has_birth {
+                stat.btime = None;
+            }
+            let has_birth = stat.btime.is_some();
+            let (first, _) = fs.adopt(&root, name, &stat).expect("an inode");
+            DirNode::of(&first).unwrap().keep_target(&"a".into());
+            stat.ctime.sec += 1;
+            let (second, _) = fs.adopt(&root, name, &stat).expect("an inode");
+            assert!(SlabArc::ptr_eq(&first, &second));
+            let kept = DirNode::of(&second).unwrap().cached_link();
+            assert_eq!(kept.is_some(), has_birth);
+            std::fs::remove_file(source.path().join("link")).expect("it is there");
         }
     }
 }
