@@ -481,3 +481,23 @@ fn files_serve_code_that_is_generic_over_the_traits_of_std() {
         io::ErrorKind::UnexpectedEof
     );
 }
+
+#[test]
+fn a_file_larger_than_memory_is_an_error_when_it_is_read_whole() {
+    on_both(|dir| {
+        // A hole that no address space has room for, or else the longest that the source takes.
+        let file = dir.create("large").unwrap();
+        let sizes = [1 << 62, 1 << 60, 1 << 47, (1 << 44) - 4096];
+        assert!(sizes.iter().any(|&size| file.set_len(size).is_ok()));
+        for result in [
+            dir.read("large").map(drop),
+            dir.read_to_string("large").map(drop),
+        ] {
+            let error = result.unwrap_err();
+            assert_eq!(error.errno(), Errno::ENOMEM);
+            assert!(error.to_string().contains("large"), "{error}");
+        }
+        file.set_len(3 << 20).unwrap();
+        assert_eq!(dir.read("large").unwrap(), vec![0; 3 << 20]);
+    });
+}

@@ -12,6 +12,9 @@ use crate::file::File;
 /// Bytes that a copy has in its own memory.
 const COPY_BUFFER: usize = 128 << 10;
 
+/// Bytes of a whole file that are read at once: zeros that are still in the processor's cache when they are written over.
+const READ_STEP: usize = 1 << 20;
+
 impl Directory {
     /// All bytes of a file. They are copied out of the cache, into memory that is not part of the bound.
     ///
@@ -26,7 +29,7 @@ impl Directory {
     /// ```
     ///
     /// # Errors
-    /// As [`OpenOptions::open`](crate::OpenOptions::open) and [`File::read_at`].
+    /// As [`OpenOptions::open`](crate::OpenOptions::open) and [`File::read_at`]; `ENOMEM` if there is no memory for so many bytes.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open(path)?;
         // A byte more: the read that finds the end needs room, too.
@@ -34,15 +37,20 @@ impl Directory {
             .ok()
             .and_then(|len| len.checked_add(1));
         let size = size.ok_or_else(|| file.path_error(Operation::Read, Errno::EFBIG))?;
-        let (mut bytes, mut done) = (vec![0; size], 0);
+        let no_room = |_| file.path_error(Operation::Read, Errno::ENOMEM);
+        let (mut bytes, mut done) = (Vec::new(), 0);
+        bytes.try_reserve_exact(size).map_err(no_room)?;
         loop {
+            if done == bytes.len() {
+                if done == bytes.capacity() {
+                    // It has grown since.
+                    bytes.try_reserve(COPY_BUFFER).map_err(no_room)?;
+                }
+                bytes.resize(bytes.capacity().min(done + READ_STEP), 0);
+            }
             match file.read_at(&mut bytes[done..], done as u64)? {
                 0 => break,
                 n => done += n,
-            }
-            if done == bytes.len() {
-                // It has grown since.
-                bytes.resize(done + done.max(COPY_BUFFER), 0);
             }
         }
         bytes.truncate(done);
