@@ -54,6 +54,44 @@ fn descriptors_for_names_are_shared_too() {
     }
 }
 
+/// Listings, syncs of directories and direct I/O find a descriptor among those that the cache only keeps.
+#[test]
+fn descriptors_that_are_only_kept_make_room_for_all_calls() {
+    let _one = few_descriptors();
+    let cache = Cache::builder().memory("64M").build().unwrap();
+    let source = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(source.path().join("large"), vec![1; 8 << 20]).unwrap();
+    std::fs::File::open(source.path().join("large"))
+        .and_then(|large| large.sync_all())
+        .unwrap();
+    let directory = cache.directory(source.path()).unwrap();
+    let mut round = 0;
+    // Runs `act` while the process has no descriptor left, but the cache keeps some.
+    let mut without = |act: &dyn Fn()| {
+        round += 1;
+        for name in 0..20 {
+            let name = format!("{round}-{name}");
+            std::fs::create_dir(source.path().join(&name)).unwrap();
+            // The directory's descriptor is kept.
+            assert!(!directory.exists(format!("{name}/none")).unwrap());
+        }
+        let null = || std::fs::File::open("/dev/null").ok();
+        let _others: Vec<_> = std::iter::from_fn(null).collect();
+        act();
+    };
+    let large = directory.open("large").unwrap();
+    without(&|| {
+        let mut bytes = vec![0; 4 << 20];
+        large.read_exact_at(&mut bytes, 0).unwrap();
+    });
+    let stats = directory.stats().unwrap().unwrap();
+    let fallbacks = format!("{:?}", stats.fallbacks);
+    assert!(!fallbacks.contains("EMFILE"), "{fallbacks}");
+    without(&|| assert!(directory.read_dir(".").unwrap().count() > 20));
+    let new = directory.create("new").unwrap();
+    without(&|| new.sync_all().unwrap());
+}
+
 #[test]
 fn directories_share_the_descriptors_of_the_process() {
     let _one = few_descriptors();

@@ -97,15 +97,19 @@ impl Descriptors {
         if self.direct_refused.load(Ordering::Relaxed) {
             return None;
         }
-        self.direct
-            .get_or_init(|| match self.open_direct(shared) {
-                Ok(direct) => Some(direct),
-                Err(reason) => {
-                    shared.counters.fell_back(Fallback::DirectIo, reason);
-                    None
-                }
-            })
-            .as_ref()
+        if let Some(known) = self.direct.get() {
+            return known.as_ref();
+        }
+        let opened = match shared.with_room(|| self.open_direct(shared)) {
+            Ok(direct) => Some(direct),
+            // Next time there may be one to be had.
+            Err(Errno::EMFILE | Errno::ENFILE) => return None,
+            Err(reason) => {
+                shared.counters.fell_back(Fallback::DirectIo, reason);
+                None
+            }
+        };
+        self.direct.get_or_init(|| opened).as_ref()
     }
 
     fn open_direct(&self, shared: &Shared) -> Result<Direct, Errno> {

@@ -447,7 +447,8 @@ impl DirNode {
     /// Those of `openat(2)` and `fsync(2)`.
     pub(super) fn sync_directory(&self) -> Result<(), Errno> {
         let path = self.path_fd()?;
-        let directory = fd::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let open = || fd::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
+        let directory = self.shared.with_room(open)?;
         let calls = &self.shared.sync_calls;
         calls.make(SyncCall::Directory, &directory, self.identity.dev)
     }

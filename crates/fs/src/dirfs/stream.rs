@@ -32,7 +32,8 @@ impl State {
     /// Instead of a listing that does not serve.
     fn of_source(node: &DirNode) -> Result<State, Errno> {
         let fd = node.path_fd()?;
-        Ok(State::Read(Box::new(DirReader::open(fd.as_fd())?), None))
+        let reader = node.shared.with_room(|| DirReader::open(fd.as_fd()))?;
+        Ok(State::Read(Box::new(reader), None))
     }
 }
 
@@ -87,8 +88,8 @@ impl DirStream {
                 let recording = listing
                     .and_then(Result::err)
                     .map(|generation| Recording::new(now, generation));
-                let reader = Box::new(DirReader::open(fd.as_fd())?);
-                (State::Read(reader, recording), charge)
+                let reader = shared.with_room(|| DirReader::open(fd.as_fd()))?;
+                (State::Read(Box::new(reader), recording), charge)
             }
         };
         Ok(DirStream {
