@@ -8,9 +8,12 @@ use foliocache::{
     FileKind, FileTimes, Mapping, Permissions, Result,
 };
 use std::fs;
+use std::hint;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// On a local directory and in memory.
@@ -290,6 +293,45 @@ fn owners_are_set() {
     assert_eq!(errno(guest.chown("f", Some(12), None)), Errno::EPERM);
     guest.chown("f", None, Some(14)).unwrap();
     assert_eq!(owner("f"), (11, 14));
+}
+
+/// A change of mode that its owner may make is before a change of owner, or is refused: what has become root's does not
+/// get the bit from who had it.
+#[test]
+fn a_change_by_the_owner_is_not_made_after_the_owner_changed() {
+    on_both(|dir| {
+        dir.write("f", "x").unwrap();
+        let owner = dir.with_credentials(Credentials::new(11, 11, &[]));
+        let (rounds, turn, mut wrong) = (2 * 3000, AtomicU32::new(0), 0);
+        // Both go on within some nanoseconds.
+        let meet = |other: u32| {
+            turn.fetch_add(1, Ordering::SeqCst);
+            while turn.load(Ordering::SeqCst) < other {
+                thread::yield_now();
+            }
+        };
+        let wait = |round: u32| (0..(round * 37) % 1024).for_each(|_| hint::spin_loop());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in (0..rounds).step_by(2) {
+                    meet(2 * round + 2);
+                    wait(if round % 4 == 0 { round } else { 0 });
+                    // Done, or refused.
+                    let _ = owner.set_permissions("f", Permissions::from_mode(0o4777));
+                    meet(2 * round + 4);
+                }
+            });
+            for round in (0..rounds).step_by(2) {
+                dir.chown("f", Some(11), None).unwrap();
+                meet(2 * round + 2);
+                wait(if round % 4 == 0 { 0 } else { round });
+                dir.chown("f", Some(0), None).unwrap();
+                meet(2 * round + 4);
+                wrong += u32::from(mode(dir, "f") & 0o4000 != 0);
+            }
+        });
+        assert_eq!(wrong, 0);
+    });
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub struct Inode {
     link: InodeLink<Inode>,
     /// The dentry of a directory.
     alias: AliasSlot<Inode>,
-    /// Protects the names in a directory, see [`SuperBlock`](crate::SuperBlock).
+    /// Protects the names in a directory, and attributes while they are changed, see [`SuperBlock`](crate::SuperBlock).
     names: RankedRwLock<()>,
     making: RankedMutex<()>,
 }
@@ -232,7 +232,7 @@ impl Inode {
         self.kind == FileKind::Directory
     }
 
-    /// The lock of the names in a directory.
+    /// The lock of the names in a directory, and of changes of attributes.
     #[doc(alias = "i_rwsem")]
     pub(crate) fn names(&self) -> &RankedRwLock<()> {
         &self.names

@@ -424,6 +424,8 @@ impl Namei<'_> {
                 (false, true) => Access::WRITE,
                 _ => Access::READ,
             };
+            // The mode may change with the size.
+            let _attributes = flags.truncate.then(|| inode.names().write());
             self.names.check(inode, access, Some(credentials))?;
             if flags.truncate {
                 let cut = SetAttr {

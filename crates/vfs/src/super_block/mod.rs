@@ -15,7 +15,10 @@
 //! 1. Whoever changes the names of a directory holds its lock exclusively, from before the file system is
 //!    told until the dentries say the same; whoever puts an answer of the file system into the cache holds
 //!    it shared from before the question. So no answer overtakes a change of our own.
-//! 2. How long a dentry is believed counts from before the question whose answer it is.
+//! 2. Whoever changes attributes of an inode through this holds the same lock of it exclusively, from before the
+//!    permission to do so is checked until the file system has made the change. So nobody changes what is another
+//!    owner's by then.
+//! 3. How long a dentry is believed counts from before the question whose answer it is.
 //!
 //! # Locking
 //!
@@ -561,6 +564,8 @@ impl SuperBlock {
         set: &SetAttr,
         credentials: Option<&Credentials>,
     ) -> Result<Attr, Errno> {
+        // From the check on, which looks at what others change.
+        let attributes = inode.names().write();
         let set = match credentials {
             Some(credentials) => {
                 self.renew(inode)?;
@@ -569,6 +574,7 @@ impl SuperBlock {
             None => *set,
         };
         let done = self.caches.fs.setattr(ctx, inode, &set);
+        drop(attributes);
         self.tell_of_writer(inode);
         done
     }

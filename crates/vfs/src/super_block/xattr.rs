@@ -2,7 +2,7 @@
 //!
 //! # Locking
 //!
-//! None: the file system orders changes of one inode.
+//! Changes hold the inode's lock of names and attributes from before the check of the permission on, see [`super`].
 
 use super::SuperBlock;
 use crate::credentials::Credentials;
@@ -35,8 +35,10 @@ impl SuperBlock {
         mode: XattrMode,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
+        let attributes = inode.names().write();
         self.check_xattr(inode, name, true, credentials)?;
         let done = self.fs().setxattr(inode, name, value, mode);
+        drop(attributes);
         self.tell_of_writer(inode);
         done
     }
@@ -48,8 +50,10 @@ impl SuperBlock {
         name: &OsStr,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
+        let attributes = inode.names().write();
         self.check_xattr(inode, name, true, credentials)?;
         let done = self.fs().removexattr(inode, name);
+        drop(attributes);
         self.tell_of_writer(inode);
         done
     }
