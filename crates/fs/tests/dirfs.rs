@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{cache, dirfs, on_disk, on_tmpfs, pattern, read_all, write_all};
+use common::{cache, dirfs, lacks, on_disk, on_tmpfs, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
@@ -834,4 +834,52 @@ fn few_names_many_threads() {
     let open_now = descriptors_into(source.path());
     assert!(open_now.len() <= 3 + 4, "{open_now:?}");
     assert_eq!(fs.stats().invalidations, 0, "all changes were our own");
+}
+
+/// Runs `act` in this thread as a user without privileges.
+fn as_nobody<R>(act: impl FnOnce() -> R) -> R {
+    use rustix::thread::set_thread_res_uid;
+    let user = |user| set_thread_res_uid(None, user, None).expect("root may change its user");
+    user(rustix::fs::Uid::from_raw(NOBODY));
+    let result = act();
+    user(rustix::fs::Uid::ROOT);
+    result
+}
+
+const NOBODY: u32 = 65534;
+
+/// A file that is open has descriptors, which do not open it for those whom its mode forbids to.
+#[test]
+fn files_that_are_open_are_opened_again_as_their_mode_is_then() {
+    if lacks("root") {
+        return;
+    }
+    let source = on_disk();
+    let chmod = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    chmod(source.path(), 0o777);
+    let fs = plain(source.path());
+    as_nobody(|| {
+        let (nobody, name) = (
+            OpContext {
+                uid: NOBODY,
+                ..ROOT
+            },
+            OsStr::new("f"),
+        );
+        let made = fs.create(&nobody, &fs.root(), name, 0o444, OpenFlags::READ_WRITE);
+        let made = made.expect("a new file is written whatever its mode says");
+        let open = |flags| fs.open(&nobody, made.inode(), flags).map(drop);
+        assert_eq!(open(OpenFlags::READ), Ok(()));
+        assert_eq!(open(OpenFlags::WRITE), Err(Errno::EACCES));
+        assert_eq!(open(OpenFlags::READ_WRITE), Err(Errno::EACCES));
+        chmod(&source.path().join("f"), 0o000);
+        assert_eq!(open(OpenFlags::READ), Err(Errno::EACCES));
+        chmod(&source.path().join("f"), 0o200);
+        assert_eq!(open(OpenFlags::READ), Err(Errno::EACCES));
+        assert_eq!(open(OpenFlags::WRITE), Ok(()));
+        write_all(&made, b"more", 0);
+        drop(made);
+    });
 }

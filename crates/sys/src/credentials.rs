@@ -6,6 +6,9 @@
 //! umask holds cleared. The kernel does that for system calls; a file system that creates things
 //! on behalf of somebody has to know the numbers.
 
+use crate::Errno;
+use crate::fd::{BorrowedFd, proc_path};
+
 /// The effective user and group of the process, and its umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -35,6 +38,24 @@ pub fn overrides_modes() -> bool {
             .effective
             .contains(rustix::thread::CapabilitySet::DAC_OVERRIDE),
         Err(_) => effective_user() == 0,
+    }
+}
+
+/// Whether the calling thread may open the file behind `fd` for reading, for writing, or both, as mode and owner are now.
+/// Where the kernel does not know the call it may. May block.
+///
+/// # Errors
+///
+/// Those of `faccessat2(2)`: `EACCES`, `EROFS`.
+#[doc(alias = "faccessat2")]
+pub fn check_access(fd: BorrowedFd<'_>, read: bool, write: bool) -> Result<(), Errno> {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    let mut access = Access::empty();
+    access.set(Access::READ_OK, read);
+    access.set(Access::WRITE_OK, write);
+    match accessat(CWD, proc_path(fd), access, AtFlags::EACCESS) {
+        Err(rustix::io::Errno::NOSYS) => Ok(()),
+        done => Ok(done?),
     }
 }
 

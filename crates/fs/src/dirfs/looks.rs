@@ -22,9 +22,9 @@ use super::state::{Checked, FileState, Opens, RemoteChange, StatSample};
 use super::stats::count;
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
-use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, Stat};
-use foliocache_vfs::Belief;
+use foliocache_sys::{Errno, credentials};
+use foliocache_vfs::{Belief, OpenFlags};
 
 impl DirNode {
     /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, and nothing of ours waits to
@@ -234,7 +234,8 @@ impl DirNode {
         looked.is_ok() && self.attributes.doubts() == checked.doubts && all_there()
     }
 
-    /// Opens descriptors, or keeps those `made`, and looks at the source.
+    /// Opens descriptors, or keeps those `made`, and looks at the source. Descriptors that are held were opened when mode
+    /// and owner may have been others, or were made with the file: whether they would be opened now, the kernel is asked.
     ///
     /// Context: `opens` held.
     ///
@@ -244,15 +245,23 @@ impl DirNode {
         &self,
         opens: &mut Opens,
         made: Option<Descriptors>,
-        writable: bool,
+        flags: OpenFlags,
     ) -> Result<(), Errno> {
         let file = self.file();
         opens.checked = None;
         let (asked, doubts) = (self.shared.belief.now(), self.attributes.doubts());
         let watched = self.attributes.is_watched(asked);
-        let open = || match made {
-            Some(fds) => Ok((file.install(fds), None)),
-            None => self.open_descriptors(writable),
+        let open = || -> Result<_, Errno> {
+            if let Some(fds) = made {
+                return Ok((file.install(fds), None));
+            }
+            let writable = flags.write || flags.truncate;
+            let (fds, stat) = self.open_descriptors(writable)?;
+            if stat.is_none() && !credentials::overrides_modes() {
+                let fd = fds.buffered.as_fd();
+                credentials::check_access(fd, flags.read || !writable, writable)?;
+            }
+            Ok((fds, stat))
         };
         if file.has_mapping() {
             self.revalidate(Some(opens), || {

@@ -205,7 +205,7 @@ impl DirFs {
                 self.shared.counters.opened_from_cache();
             } else {
                 count(&self.shared.counters.opens_asked);
-                node.check_open(&mut opens, fds, writable)?;
+                node.check_open(&mut opens, fds, flags)?;
             }
             opens.handles += 1;
             file.count_writer(&mut opens, writable);
