@@ -453,7 +453,8 @@ impl DirFs {
                 return;
             }
             // One that cannot be opened is no longer there, or another will do.
-            let Ok(directory) = open(OFlags::RDONLY | OFlags::DIRECTORY) else {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let Ok(directory) = self.shared.with_room(|| open(flags)) else {
                 return;
             };
             if fd::fstat(directory.as_fd()).is_ok_and(|stat| stat.dev.raw() == dev) {
