@@ -149,9 +149,10 @@ fn written_without_room(directory: &Directory) -> File {
     let file = directory.open_options().append(true).open("file").unwrap();
     file.append(&[1; 1 << 20]).unwrap();
     // The threads of the cache block the signal.
+    let within_a_page = Some(5000);
     let limit = Rlimit {
-        current: Some(4096),
-        maximum: Some(4096),
+        current: within_a_page,
+        maximum: within_a_page,
     };
     setrlimit(Resource::Fsize, limit).unwrap();
     file

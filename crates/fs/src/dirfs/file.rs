@@ -389,10 +389,10 @@ impl AddressSpaceOperations for NodeOps {
         if file.io.lock().stale {
             self.drop_stale(&fds);
         }
+        let len: usize = segments.iter().map(IoSegment::len).sum();
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;
-            let len = segments.iter().map(IoSegment::len).sum::<usize>();
             let end = pos + len as u64;
             io.grew |= end > io.reached;
             io.reached = io.reached.max(end);
@@ -449,7 +449,17 @@ impl AddressSpaceOperations for NodeOps {
         }
         drop(io);
         drop(writing);
-        Ok(written.bytes)
+        let mut done = written.bytes;
+        if done < len.min(PAGE_SIZE) {
+            // The caller takes less than a page for nothing. Going on from there tells why.
+            let from = pos + done as u64;
+            let rest = transfer::part(segments, done..len);
+            let more = fd::write_segments(fds.buffered.as_fd(), from, &rest)?;
+            file.data.changed();
+            transfer::extend(&mut file.io.lock().cached, from..from + more as u64);
+            done += more;
+        }
+        Ok(done)
     }
 
     fn flush(&self) -> Result<(), Errno> {

@@ -72,7 +72,7 @@ fn total(segments: &[IoSegment<'_>]) -> usize {
 }
 
 /// The part of `segments` that holds the bytes of `range`, counted from their beginning.
-fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<IoSegment<'a>> {
+pub(super) fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<IoSegment<'a>> {
     let mut parts = Vec::new();
     let mut at = 0;
     for segment in segments {

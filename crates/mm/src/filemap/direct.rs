@@ -293,16 +293,11 @@ impl AddressSpace {
         self.direct.written.fetch_add(1, Ordering::Relaxed);
         let (mut done, mut result) = (0, Ok(()));
         while done < segment.len() && result.is_ok() {
-            let write = |done| {
-                let rest = segment.sub(done, segment.len() - done);
-                self.write_to_store(pos + done as u64, &[rest])
-            };
-            match write(done) {
-                // Asked for the rest, the store says why.
-                Ok(written) if written < PAGE_SIZE => {
-                    result = Err(write(done + written).err().unwrap_or(Errno::EIO));
-                }
-                Ok(written) => done += written.min(segment.len() - done) / PAGE_SIZE * PAGE_SIZE,
+            let rest = segment.sub(done, segment.len() - done);
+            match self.write_to_store(pos + done as u64, &[rest]) {
+                // No whole page and no error: nobody says why.
+                Ok(written) if written < PAGE_SIZE => result = Err(Errno::EIO),
+                Ok(written) => done += written.min(rest.len()) / PAGE_SIZE * PAGE_SIZE,
                 Err(error) => result = Err(error),
             }
         }

@@ -287,24 +287,21 @@ impl AddressSpace {
         for extent in &run.extents {
             let mut done = 0;
             while done < extent.bytes {
-                let write = |done| {
-                    let rest = direct_map::after(&extent.segments, done);
-                    let pos = extent.pos + done as u64;
-                    match run.copied {
-                        false => self.write_to_store(pos, &rest),
-                        true => self.write_copy(pos, &rest),
-                    }
-                };
+                let rest = direct_map::after(&extent.segments, done);
                 let pos = extent.pos + done as u64;
-                let step = match write(done) {
+                let written = match run.copied {
+                    false => self.write_to_store(pos, &rest),
+                    true => self.write_copy(pos, &rest),
+                };
+                let step = match written {
                     Ok(_) if foliocache_sync::planted!(short_write_taken_for_whole) => {
                         Ok(extent.bytes - done)
                     }
                     Ok(written) if written >= extent.bytes - done => Ok(extent.bytes - done),
+                    // No whole page and no error: nobody says why.
                     Ok(written) => (written.checked_sub(offset_in_page(pos + written as u64)))
                         .filter(|&whole| whole > 0)
-                        // Asked for the rest, the store says why.
-                        .ok_or_else(|| write(done + written).err().unwrap_or(Errno::EIO)),
+                        .ok_or(Errno::EIO),
                     Err(error) => Err(error),
                 };
                 match step {
