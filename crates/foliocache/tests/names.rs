@@ -368,3 +368,31 @@ fn no_operation_fails_for_a_name_that_others_changed() {
         }
     }
 }
+
+/// Of three names of a file the two that it was found by last are removed, and its descriptor makes room for others.
+#[test]
+fn a_file_is_used_by_a_name_that_it_had_before_others() {
+    let source = on_disk();
+    let cache = cache(16);
+    let options = DirectoryOptions::new().path_descriptors(4);
+    let dir = cache.directory_with(source.path(), options).unwrap();
+    for nr in 0..20 {
+        dir.write(format!("other{nr}"), "other").unwrap();
+    }
+    dir.write("a", "content").unwrap();
+    dir.hard_link("a", "b").unwrap();
+    dir.hard_link("a", "c").unwrap();
+    cache.sync().unwrap();
+    for name in ["c", "b", "a"] {
+        assert_eq!(dir.read(name).unwrap(), b"content");
+    }
+    dir.remove_file("a").unwrap();
+    dir.remove_file("b").unwrap();
+    let file = dir.open("c").unwrap();
+    for nr in 0..20 {
+        dir.set_permissions(format!("other{nr}"), Permissions::from_mode(0o600))
+            .unwrap();
+    }
+    assert_eq!(file.metadata().unwrap().nlink(), 1);
+    assert_eq!(dir.read("c").unwrap(), b"content");
+}

@@ -228,7 +228,7 @@ impl Shared {
         match opens.idle {
             true => self.idle.requeue(SlabArc::downgrade(node)),
             false => {
-                node.unpin(Some(&opens));
+                node.unpin(Some(&mut opens));
                 self.idle.kept.release(1);
             }
         }
@@ -330,7 +330,7 @@ impl NodeOps {
             // The descriptor that keeps its space is another one. What is on its way still goes with the inode.
             file.close();
         } else if file.close() {
-            self.unpin(Some(&opens));
+            self.unpin(Some(&mut opens));
         } else if !opens.idle {
             opens.idle = true;
             self.shared.idle.push(SlabArc::downgrade(&self.0));

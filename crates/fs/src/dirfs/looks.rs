@@ -249,6 +249,7 @@ impl DirNode {
     ) -> Result<(), Errno> {
         let file = self.file();
         opens.checked = None;
+        self.pin()?;
         let (asked, doubts) = (self.shared.belief.now(), self.attributes.doubts());
         let watched = self.attributes.is_watched(asked);
         let open = || -> Result<_, Errno> {

@@ -274,8 +274,8 @@ impl DirFs {
     pub(super) fn discard_unused(&self, inode: SlabArc<Inode>) {
         if let Ok(node) = DirNode::of(&inode) {
             node.discard_unused();
-            let opens = node.regular().map(|file| file.opens.lock());
-            node.unpin(opens.as_deref());
+            let mut opens = node.regular().map(|file| file.opens.lock());
+            node.unpin(opens.as_deref_mut());
         }
         Inode::put(inode);
     }

@@ -9,7 +9,7 @@ use crate::dirfs::state::{FileState, Opens};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::fd::{FileKind, OwnedFd};
-use foliocache_sys::{dir, fd};
+use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{Inode, SlabArc};
 use std::ffi::OsStr;
 use std::mem;
@@ -76,13 +76,15 @@ impl DirNode {
     }
 
     /// Lets go of the descriptor of a file that nobody has open, all of whose known names are gone while it has others: it is kept as
-    /// long as there is room, and whoever finds one of these names says where the file is.
+    /// long as there is room, and whoever finds one of these names says where the file is. An open of one that is still in memory
+    /// asks the source, see [`DirNode::pin`].
     ///
     /// Context: `opens` held, if it is a regular file.
-    pub(in crate::dirfs) fn unpin(&self, opens: Option<&Opens>) {
+    pub(in crate::dirfs) fn unpin(&self, mut opens: Option<&mut Opens>) {
+        let handles = opens.as_ref().map(|opens| opens.handles);
         let in_use = |file: &FileState| {
             let dirty = file.mapping().is_some_and(|mapping| mapping.is_dirty());
-            opens.is_none_or(|opens| opens.handles > 0) || file.unflushed() || dirty
+            handles != Some(0) || file.unflushed() || dirty
         };
         if self.is_unlinked() || self.regular().is_some_and(in_use) {
             return;
@@ -93,7 +95,29 @@ impl DirNode {
             *location = Location::Detached;
             drop(location);
             self.shared.keep_path(self.id, &fd);
+            if let Some(opens) = &mut opens {
+                opens.checked = None;
+            }
         }
+    }
+
+    /// The file is about to be opened: if none of its names is known, its descriptor is kept from now on.
+    ///
+    /// Context: `opens` held.
+    ///
+    /// # Errors
+    /// `ESTALE` if it has none by now. Whoever finds a name says where the file is.
+    pub(in crate::dirfs) fn pin(&self) -> Result<(), Errno> {
+        let is_detached = |location: &Location| matches!(location, Location::Detached);
+        if !is_detached(&self.location.lock()) {
+            return Ok(());
+        }
+        let fd = self.held_fd().ok_or(Errno::ESTALE)?;
+        let mut location = self.location.lock();
+        if is_detached(&location) {
+            *location = Location::Pinned(fd);
+        }
+        Ok(())
     }
 
     /// Lets go of a node whose last name others took away, if a descriptor of it tells so; whether that is so. From then on only
@@ -130,7 +154,7 @@ impl DirNode {
             return;
         };
         if let Some(file) = self.regular() {
-            let opens = file.opens.lock();
+            let mut opens = file.opens.lock();
             // Of a handle without a descriptor they are all that can be read.
             if opens.handles > 0 {
                 return;
@@ -141,6 +165,7 @@ impl DirNode {
                     return;
                 }
             }
+            opens.checked = None;
         }
         let mut location = self.location.lock();
         if matches!(&*location, Location::Named(at) if is(at, &parent, &name)) {
