@@ -30,12 +30,11 @@ use foliocache_sync::thread::{self, JoinHandle};
 use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
-use foliocache_sys::credentials::effective_user;
+use foliocache_sys::credentials::may_mount;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use std::fs;
 use std::io;
 use std::mem;
 use std::path::Path;
@@ -208,20 +207,6 @@ pub fn mount(
     let mut options = options.clone();
     options.read_only |= read_only;
     Mount::new(names, mount_point.as_ref(), &options)
-}
-
-/// Whether the kernel takes mounts from this thread. If not, they are the helper's.
-fn may_mount() -> bool {
-    const CAP_SYS_ADMIN: u64 = 1 << 21;
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    match effective {
-        Some(set) => set & CAP_SYS_ADMIN != 0,
-        None => effective_user() == 0,
-    }
 }
 
 /// A name as the helper takes it, among options with commas between them.

@@ -8,6 +8,7 @@
 
 use crate::Errno;
 use crate::fd::{BorrowedFd, proc_path};
+use rustix::thread::CapabilitySet;
 
 /// The effective user and group of the process, and its umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +34,17 @@ pub fn effective_user() -> u32 {
 /// Whether the calling thread may open files whatever their mode says, and so the threads that it starts: `CAP_DAC_OVERRIDE`
 /// is in effect. Does not block.
 pub fn overrides_modes() -> bool {
+    has(CapabilitySet::DAC_OVERRIDE)
+}
+
+/// Whether the kernel takes mounts from the calling thread: `CAP_SYS_ADMIN` is in effect. Does not block.
+pub fn may_mount() -> bool {
+    has(CapabilitySet::SYS_ADMIN)
+}
+
+fn has(capability: CapabilitySet) -> bool {
     match rustix::thread::capabilities(None) {
-        Ok(sets) => sets
-            .effective
-            .contains(rustix::thread::CapabilitySet::DAC_OVERRIDE),
+        Ok(sets) => sets.effective.contains(capability),
         Err(_) => effective_user() == 0,
     }
 }

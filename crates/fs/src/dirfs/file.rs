@@ -389,7 +389,7 @@ impl AddressSpaceOperations for NodeOps {
         if file.io.lock().stale {
             self.drop_stale(&fds);
         }
-        let len: usize = segments.iter().map(IoSegment::len).sum();
+        let len = transfer::total(segments);
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;

@@ -67,7 +67,7 @@ pub(super) fn extend(covered: &mut Option<Range<u64>>, range: Range<u64>) {
     });
 }
 
-fn total(segments: &[IoSegment<'_>]) -> usize {
+pub(super) fn total(segments: &[IoSegment<'_>]) -> usize {
     segments.iter().map(IoSegment::len).sum()
 }
 
