@@ -222,6 +222,11 @@ impl Step {
         self
     }
 
+    /// Each test program would be optimised as a whole, which takes longer than most of them run.
+    fn without_lto(self) -> Step {
+        self.env("CARGO_PROFILE_RELEASE_LTO", "off")
+    }
+
     fn needs(mut self, needs: &'static [Need]) -> Step {
         self.needs = needs;
         self
@@ -345,7 +350,7 @@ impl Workspace {
                 let step = step
                     .env("RUSTFLAGS", format!("--cfg {checker}"))
                     .env("CARGO_TARGET_DIR", folder.display().to_string())
-                    .env("CARGO_PROFILE_RELEASE_LTO", "off");
+                    .without_lto();
                 let set = std::env::var_os("LOOM_MAX_PREEMPTIONS").is_some();
                 if checker == "loom" && !set {
                     step.env("LOOM_MAX_PREEMPTIONS", "2")
@@ -399,7 +404,7 @@ impl Workspace {
             steps.push(step.needs(MOUNT));
         }
         let build = "build --locked --release -p foliocache-cli";
-        steps.push(Step::cargo(tier, "build the command", build, 15));
+        steps.push(Step::cargo(tier, "build the command", build, 15).without_lto());
         let system = self.with_tests("system_");
         if system.is_empty() {
             steps.push(no_tests(tier, "tests", "system_*"));
@@ -410,7 +415,9 @@ impl Workspace {
                 select(&system)
             );
             let step = Step::cargo(tier, "tests", &arguments, 25).needs(MOUNT);
-            let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
+            let step = step
+                .without_lto()
+                .env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
         let on = self.with_tests(ON[0]);
@@ -438,7 +445,8 @@ impl Workspace {
                 "test --locked --release {} --test stress_*",
                 select(&stress)
             );
-            steps.push(Step::cargo(tier, "stress", &arguments, 20).env("FOLIOCACHE_STRESS", "30"));
+            let step = Step::cargo(tier, "stress", &arguments, 20).without_lto();
+            steps.push(step.env("FOLIOCACHE_STRESS", "30"));
         }
         steps
     }
@@ -567,10 +575,10 @@ mod tests {
         assert!(steps[0].starts_with("cargo install fsx"));
         assert!(steps[1].starts_with("cargo install pjdfstest"));
         assert!(steps[3].starts_with(
-            "FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
+            "CARGO_PROFILE_RELEASE_LTO=off FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
              FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo test"
         ));
-        assert!(steps[4].starts_with("FOLIOCACHE_STRESS=30 "));
+        assert!(steps[4].starts_with("CARGO_PROFILE_RELEASE_LTO=off FOLIOCACHE_STRESS=30 "));
     }
 
     #[test]
