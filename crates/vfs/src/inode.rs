@@ -176,6 +176,10 @@ pub trait InodeOperations: Any + Send + Sync {
     /// dropped; an inode whose last reference goes otherwise than by [`Inode::put`] is dropped without it.
     #[doc(alias = "evict_inode")]
     fn evict(&self, _inode: &Inode) {}
+
+    /// The inode is dropped, after [`InodeOperations::evict`] or without it. Gives up what of its pages would be written for
+    /// nobody. Reclaim may be the one who drops it: does not wait, and takes no locks but leaves.
+    fn dropped(&self, _inode: &Inode) {}
 }
 
 impl Inode {
@@ -363,6 +367,12 @@ impl Inode {
             self.ops.remove_privileges(self, true)?;
         }
         Ok(())
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.ops.dropped(self);
     }
 }
 

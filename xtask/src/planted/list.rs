@@ -482,6 +482,20 @@ pub(crate) const BUGS: &[Bug] = &[
         Unit,
         &["foliocache::caches::two_caches_do_not_write_to_one_directory"],
     ),
+    bug(
+        "fs",
+        "data_given_up_with_the_name",
+        "a removal gives up data of a file that is about to be opened",
+        Unit,
+        &["fs::unnamed::a_file_that_was_looked_up_keeps_its_data_when_its_name_goes"],
+    ),
+    bug(
+        "fs",
+        "data_given_up_at_the_last_close",
+        "so does the last close of a file without a name",
+        Unit,
+        &["fs::unnamed::a_file_that_was_looked_up_keeps_its_data_after_its_last_close"],
+    ),
     // foliocache
     bug(
         "foliocache",

@@ -139,13 +139,13 @@ impl DirNode {
         attr
     }
 
-    /// Gives up the pages of a file that neither a name nor a handle leads to; does nothing to others. What
-    /// keeps its space in the source goes with the inode.
-    pub(super) fn discard_unused(&self) {
+    /// Gives up what is cached of a file without a name, written or not; does nothing to others. As long as somebody holds the
+    /// inode it is not called: it can be opened, by whoever looked it up before its name was taken away.
+    pub(super) fn discard_unnamed(&self) {
         if let Some(file) = self.regular().filter(|_| self.is_unlinked()) {
             let opens = file.opens.lock();
             if opens.handles == 0 {
-                file.discard();
+                file.discard(true);
             }
         }
     }
@@ -373,12 +373,23 @@ impl InodeOperations for DirNode {
         if !self.is_unlinked() || self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        self.discard_unused();
+        self.discard_unnamed();
         if let Some(file) = self.regular() {
             let fds = file.io.lock().fds.take();
             drop(fds);
         }
         self.shared.path_fds.remove(self.id);
         self.detach();
+    }
+
+    /// Descriptors go with the node.
+    fn dropped(&self, _inode: &Inode) {
+        if self.is_unlinked()
+            && self.shared.bdi.mm().check_fork().is_ok()
+            && let Some(file) = self.regular()
+            && let Some(_opens) = file.opens.try_lock()
+        {
+            file.discard(false);
+        }
     }
 }

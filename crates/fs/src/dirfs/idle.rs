@@ -316,7 +316,8 @@ impl NodeOps {
         }
     }
 
-    /// Closes the descriptors of a file without handles, or puts it in line if they are still needed.
+    /// Closes the descriptors of a file without handles, or puts it in line if they are still needed. What is not written of a file
+    /// without a name goes with its inode: whoever looked it up may open it.
     ///
     /// Context: takes `opens`.
     pub(super) fn close_or_wait(&self) {
@@ -325,11 +326,10 @@ impl NodeOps {
         if opens.handles > 0 {
             return;
         }
-        if self.is_unlinked() {
-            file.discard();
-            // The descriptor that keeps its space is another one. What is on its way still goes with the inode.
-            file.close();
-        } else if file.close() {
+        if self.is_unlinked() && foliocache_sync::planted!(data_given_up_at_the_last_close) {
+            file.discard(true);
+        }
+        if file.close() {
             self.unpin(Some(&mut opens));
         } else if !opens.idle {
             opens.idle = true;

@@ -166,8 +166,7 @@ impl DirNode {
         // What came between a write of ours and the look after it was taken for known.
         let other_size = || {
             let differs = stat.size != mapping.size() && !mapping.is_dirty();
-            // A file without a name may have given up what it had to write.
-            (differs && file.holds(look) && !self.is_unlinked()).then_some(RemoteChange::Data)
+            (differs && file.holds(look)).then_some(RemoteChange::Data)
         };
         let news = file.news(stat, look).or_else(other_size);
         if news.is_some() {

@@ -270,10 +270,13 @@ impl DirFs {
         }
     }
 
-    /// Gives up what lost its name: its pages if no handle leads to it, and all of it if nobody holds it.
-    pub(super) fn discard_unused(&self, inode: SlabArc<Inode>) {
+    /// Lets go of an inode that lost a name. If nobody else holds it, and it has no other, all of it is given up; otherwise somebody
+    /// may be about to open it, and what is cached of it stays.
+    pub(super) fn put_unnamed(&self, inode: SlabArc<Inode>) {
         if let Ok(node) = DirNode::of(&inode) {
-            node.discard_unused();
+            if foliocache_sync::planted!(data_given_up_with_the_name) {
+                node.discard_unnamed();
+            }
             let mut opens = node.regular().map(|file| file.opens.lock());
             node.unpin(opens.as_deref_mut());
         }
@@ -307,7 +310,7 @@ impl DirFs {
             }
         };
         if let Some(inode) = live {
-            self.discard_unused(inode);
+            self.put_unnamed(inode);
         }
         Ok(())
     }

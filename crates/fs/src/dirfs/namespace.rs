@@ -348,7 +348,7 @@ impl FileSystem for DirFs {
             }
         };
         if let Some(inode) = replaced {
-            self.discard_unused(inode);
+            self.put_unnamed(inode);
         }
         Ok(())
     }

@@ -440,12 +440,15 @@ impl FileState {
             .is_some_and(|marked| marked.has_news() || tells(is_later(marked)))
     }
 
-    /// Drops the cached folios of a file that no name and no handle leads to, dirty ones too.
+    /// Drops the cached folios of a file without a name that nobody holds, dirty ones too: nobody can open it any more.
+    /// Without `wait`, what is being written or read stays, and is written.
     ///
     /// Context: `opens` held, no handles.
-    pub(super) fn discard(&self) {
-        if let Some(mapping) = self.mapping() {
-            mapping.discard_dirty();
+    pub(super) fn discard(&self, wait: bool) {
+        match self.mapping() {
+            Some(mapping) if wait => _ = mapping.discard_dirty(),
+            Some(mapping) if !mapping.try_discard_dirty() => return,
+            _ => {}
         }
         for given_up in [&self.data, &self.size, &self.times] {
             if let Some(begun) = given_up.begin() {

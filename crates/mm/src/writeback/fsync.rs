@@ -256,6 +256,24 @@ impl AddressSpace {
         bytes
     }
 
+    /// As [`AddressSpace::discard_dirty`], of a file that nobody has or will have; whether nothing is left that is not durable.
+    /// Does not wait: what is being written or read stays, and is written.
+    pub fn try_discard_dirty(self: &Arc<Self>) -> bool {
+        if self.mm().check_fork().is_err() {
+            return false;
+        }
+        if let Some(mut wb) = self.wb_lock.try_lock()
+            && let Some(_invalidate) = self.invalidate_lock.try_write()
+        {
+            self.direct.settle(self.direct.written());
+            let lock = |page| self.try_lock_folio(page);
+            let give_up = |locked| self.give_up(locked);
+            self.for_each_folio(PageIndex(0), PageIndex(u64::MAX), lock, give_up);
+            self.after_removal(&mut wb);
+        }
+        !self.is_dirty()
+    }
+
     /// Context: `wb_lock` and `invalidate_lock` held; what is held in memory or pinned is read again afterwards.
     fn give_up(&self, locked: LockedFolio<'_>) {
         if !locked.state.load().has(flag::HELD) && locked.may(Operation::Remove) {
