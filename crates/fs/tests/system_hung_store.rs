@@ -7,7 +7,7 @@ mod common;
 use common::{cache, dirfs, on_disk, pattern, read_all, run, write_all};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sync::Arc;
-use foliocache_vfs::{Advice, FileSystem, OpContext, OpenFile, OpenFlags};
+use foliocache_vfs::{Advice, FileSystem, OpContext, OpenFile, OpenFlags, RenameMode, SuperBlock};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -146,4 +146,49 @@ fn a_store_that_hangs_keeps_no_memory_but_its_own() {
     let found = std::fs::read(store.point.join("stuck")).expect("the source");
     assert!(found == changed);
     drop((stuck, hung));
+}
+
+/// The data of what moves is written before its name takes the place of another.
+#[test]
+#[ignore = "system tier"]
+fn a_rename_that_waits_for_the_source_holds_nobody_else() {
+    let store = Store::new();
+    let mm = cache(64);
+    let fs = Arc::new(dirfs(&mm, &store.point, DirFsOptions::default()));
+    for name in ["old", "other"] {
+        let file = create(&fs, name);
+        write_all(&file, &pattern(1, PAGE), 0);
+        file.fsync().expect("fsync");
+    }
+    let content = pattern(2, 2 << 20);
+    let new = create(&fs, "new");
+    write_all(&new, &content, 0);
+    let names = Arc::new(SuperBlock::new(fs, &mm));
+    let rename = {
+        let names = Arc::clone(&names);
+        move || {
+            let (top, mode) = (names.root(), RenameMode::Replace);
+            names.rename(top, "new".as_ref(), top, "old".as_ref(), mode, None)
+        }
+    };
+    let frozen = store.freeze();
+    let renaming = thread::spawn(rename);
+    let begun = Instant::now();
+    while mm.stats().files.writeback_pages == 0 {
+        assert!(begun.elapsed() < LONG, "{:#?}", mm.stats());
+        thread::sleep(Duration::from_millis(1));
+    }
+    for name in ["other", "old", "new"] {
+        let names = Arc::clone(&names);
+        in_time("a look-up beside it", move || {
+            names.lookup_name(names.root(), name.as_ref()).map(drop)
+        })
+        .expect("it is there");
+    }
+    assert!(!renaming.is_finished(), "the store hangs");
+    drop(frozen);
+    renaming.join().expect("no panic").expect("rename");
+    let found = std::fs::read(store.point.join("old")).expect("the source");
+    assert!(found == content);
+    drop(new);
 }

@@ -160,6 +160,20 @@ pub trait InodeOperations: Any + Send + Sync {
     /// error sequence. May block on I/O.
     fn write_back(&self, _inode: &Inode) {}
 
+    /// Whether the backing store lacks something that was written. Does not block.
+    fn has_unwritten(&self, inode: &Inode) -> bool {
+        (inode.mapping()).is_some_and(|mapping| mapping.has_unwritten())
+    }
+
+    /// As [`InodeOperations::write_back`], and waits for what is being written: the backing store has all that was written before.
+    /// May block on I/O.
+    ///
+    /// # Errors
+    /// The backing store's; what it could not take stays dirty.
+    fn write_and_wait(&self, _inode: &Inode) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// Handles that may write, roughly: more than 0 if there is one. Does not wait.
     fn writers(&self) -> u32 {
         0

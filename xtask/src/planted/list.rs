@@ -399,7 +399,21 @@ pub(crate) const BUGS: &[Bug] = &[
         Unit,
         &["fs::conformance::memfs"],
     ),
+    bug(
+        "vfs",
+        "renamed_over_unwritten",
+        "a rename over a file does not write the data first",
+        Unit,
+        &["foliocache::written_first::a_name_that_takes_the_place_of_another_comes_with_its_data"],
+    ),
     // fs
+    bug(
+        "fs",
+        "privileges_before_data",
+        "set-id bits and capabilities are set before the data is written",
+        Unit,
+        &["foliocache::written_first::set_id_bits_that_are_set_after_a_write_stay"],
+    ),
     bug(
         "fs",
         "no_fdatasync",

@@ -9,7 +9,7 @@
 use super::idle::Closing;
 use super::node::DirNode;
 use super::state::{LocalChange, StatSample};
-use super::{NodeOps, Shared};
+use super::{NodeOps, Shared, written};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -173,6 +173,9 @@ impl DirNode {
             };
             self.shared.limit_idle();
             cut?;
+        }
+        if written::gives_privileges(set) {
+            written::write_before_privileges(inode)?;
         }
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
@@ -366,6 +369,10 @@ impl InodeOperations for DirNode {
         {
             node.write_out();
         }
+    }
+
+    fn write_and_wait(&self, inode: &Inode) -> Result<(), Errno> {
+        NodeOps::of(inode)?.write_and_wait()
     }
 
     /// Lets go of the file in the source, which frees its space, and of its pages. Nobody can open it any more.

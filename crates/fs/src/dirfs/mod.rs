@@ -71,6 +71,7 @@ mod times;
 mod transfer;
 mod watch;
 mod writers;
+mod written;
 
 pub use loss::LOSS_TARGET;
 pub use stats::{DirFsStats, Fallback};

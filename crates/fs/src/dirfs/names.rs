@@ -9,7 +9,7 @@ use super::namespace::check_component;
 use super::node::{DirNode, Location};
 use super::state::LocalChange;
 use super::stats::count;
-use super::{DirFs, Shared};
+use super::{DirFs, Shared, written};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -318,9 +318,13 @@ impl DirFs {
     pub(super) fn xattr_change(
         &self,
         inode: &Inode,
+        name: &OsStr,
         change: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.writable()?;
+        if written::is_of_privileges(name) {
+            written::write_before_privileges(inode)?;
+        }
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
         let fd = fd.as_fd();

@@ -426,7 +426,7 @@ impl FileSystem for DirFs {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        self.xattr_change(inode, |fd| xattr::set(fd, name, value, mode))
+        self.xattr_change(inode, name, |fd| xattr::set(fd, name, value, mode))
     }
 
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
@@ -434,7 +434,7 @@ impl FileSystem for DirFs {
     }
 
     fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        self.xattr_change(inode, |fd| xattr::remove(fd, name))
+        self.xattr_change(inode, name, |fd| xattr::remove(fd, name))
     }
 }
 

@@ -34,6 +34,7 @@ mod fsync;
 mod group;
 mod handed;
 mod run;
+mod wait;
 
 pub(crate) use closed::Closed;
 pub(crate) use flush::FlushState;

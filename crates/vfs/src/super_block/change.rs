@@ -3,8 +3,11 @@
 //! # Locking
 //!
 //! The names of each directory that changes, exclusively, over the file system's I/O; for a move between
-//! directories the file system's `rename` before them. See [`super`].
+//! directories the file system's `rename` before them. See [`super`]. Data that is to be written first is written without them.
 
+mod written;
+
+use self::written::Written;
 use super::SuperBlock;
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name, comes_first};
@@ -352,18 +355,33 @@ impl SuperBlock {
         mode: RenameMode,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
-        let renamed = self.try_rename((from_dir, from), (to_dir, to), mode, credentials);
+        let mut written = Written::default();
+        let names = ((from_dir, from), (to_dir, to));
+        let renamed = loop {
+            match self.try_rename(names, mode, credentials, &mut written) {
+                Ok(files) if files.is_empty() => break Ok(()),
+                Ok(files) => match written.write(files) {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Err(error) => break Err(error),
+            }
+        };
         self.forget_stale(&renamed, [from_dir, to_dir]);
         renamed
     }
 
+    /// Moves a name, or returns the files that are to be written first, see [`written`].
     fn try_rename(
         &self,
-        (from_dir, from): (&DentryRef<Inode>, &OsStr),
-        (to_dir, to): (&DentryRef<Inode>, &OsStr),
+        ((from_dir, from), (to_dir, to)): (
+            (&DentryRef<Inode>, &OsStr),
+            (&DentryRef<Inode>, &OsStr),
+        ),
         mode: RenameMode,
         credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
+        written: &mut Written,
+    ) -> Result<Vec<SlabArc<Inode>>, Errno> {
         let (from_inode, to_inode) = (Self::directory(from_dir)?, Self::directory(to_dir)?);
         let one = SlabArc::ptr_eq(&from_inode, &to_inode);
         // With it no directory changes its place above another.
@@ -381,6 +399,10 @@ impl SuperBlock {
         let asked = self.now();
         // What moves is known before it does: a directory that somebody has open moves along.
         let moved = self.known(from_dir, &from_inode, &old)?;
+        let files = self.to_be_written(&moved, (to_dir, &to_inode, &new), mode, written)?;
+        if !files.is_empty() {
+            return Ok(files);
+        }
         let exchange = mode == RenameMode::Exchange;
         let target = match exchange {
             true => Some(self.known(to_dir, &to_inode, &new)?),
@@ -444,11 +466,11 @@ impl SuperBlock {
         }
         drop((first_names, second_names, rename));
         self.put(replaced);
-        renamed
+        renamed.map(|()| Vec::new())
     }
 
     /// The dentry of a name that is there. Context: the names of `dir` locked.
-    fn known(
+    pub(super) fn known(
         &self,
         dir: &DentryRef<Inode>,
         inode: &SlabArc<Inode>,

@@ -26,6 +26,11 @@ struct Known {
     sizes: [u64; 6],
     /// Questions for names and attributes.
     asked: usize,
+    /// Writes to each file, and how many of them the store has.
+    written: [u64; 6],
+    stored: [u64; 6],
+    /// What the store had when a name moved.
+    moves: Vec<(RenameMode, [u64; 6])>,
 }
 
 struct Ops {
@@ -67,6 +72,20 @@ impl InodeOperations for Ops {
 
     fn seek_sparse(&self, _: &Inode, _: SeekSparse, _: u64) -> Result<u64, Errno> {
         Err(Errno::ENOSYS)
+    }
+
+    fn has_unwritten(&self, inode: &Inode) -> bool {
+        let (known, file) = (self.known.lock(), inode.ino() as usize);
+        known.written[file] > known.stored[file]
+    }
+
+    fn write_and_wait(&self, inode: &Inode) -> Result<(), Errno> {
+        let file = inode.ino() as usize;
+        let written = self.known.lock().written[file];
+        // What is written from here on is not on its way.
+        let stored = &mut self.known.lock().stored[file];
+        *stored = written.max(*stored);
+        Ok(())
     }
 
     fn released(&self, _: &Inode, _: bool) {}
@@ -222,6 +241,23 @@ impl Names {
         self.known.lock().asked
     }
 
+    /// Writes to a file; the store does not have it.
+    pub(crate) fn write(&self, file: u64) {
+        self.known.lock().written[file as usize] += 1;
+    }
+
+    /// How often each file was written to.
+    pub(crate) fn written(&self) -> [u64; 6] {
+        self.known.lock().written
+    }
+
+    /// How many of the writes to each file the store had when a name was last moved so.
+    pub(crate) fn stored_when_moved(&self, mode: RenameMode) -> Option<[u64; 6]> {
+        let known = self.known.lock();
+        let found = known.moves.iter().rfind(|moved| moved.0 == mode);
+        found.map(|moved| moved.1)
+    }
+
     /// Waits for so many steps.
     pub(crate) fn wait(&self, steps: usize) {
         for _ in 0..steps {
@@ -363,6 +399,10 @@ impl FileSystem for Names {
     ) -> Result<(), Errno> {
         let from = (from_dir.ino(), str_of(from));
         let to = (to_dir.ino(), str_of(to));
+        let mut known = self.known.lock();
+        let stored = known.stored;
+        known.moves.push((mode, stored));
+        drop(known);
         self.move_to(from, to, mode == RenameMode::Exchange)
     }
 

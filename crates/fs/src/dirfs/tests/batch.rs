@@ -280,6 +280,29 @@ fn setting_times_waits_for_a_writeback_that_sets_them() {
     });
 }
 
+/// As a rename over another file and a change of privileges have it written.
+#[test]
+fn a_small_new_file_that_is_written_before_its_close_is_in_a_batch_and_keeps_no_descriptor() {
+    let source = tempfile::tempdir().expect("a directory");
+    let fs = dirfs(source.path(), 64, |_| {});
+    let file = create(&fs, "0");
+    assert_eq!(file.write_at(&bytes(0, 5000), 0), Ok(5000));
+    let inode = file.inode().clone();
+    inode.ops().write_and_wait(&inode).expect("write");
+    expect_in_source(source.path(), 0, 5000);
+    assert_eq!(fs.stats().batched_files, 1);
+    assert!(!inode.ops().has_unwritten(&inode));
+    // Nothing is left to write, and what is written later is no new file's.
+    inode.ops().write_and_wait(&inode).expect("nothing to write");
+    assert_eq!(fs.stats().batched_files, 1);
+    drop(file);
+    fs.sync_fs().expect("sync");
+    assert_eq!(fs.bdi().nr_not_durable(), 0);
+    let node = DirNode::of(&inode).expect("a node");
+    wait_until(|| fs.stats().kernel_cache_bytes == 0 && node.file().any_fd().is_none());
+    assert_eq!(fs.stats().flushes, 0);
+}
+
 #[test]
 fn bytes_in_the_kernels_cache_are_bounded_and_charged() {
     let source = tempfile::tempdir().expect("a directory");
