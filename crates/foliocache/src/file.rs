@@ -510,14 +510,15 @@ impl File {
         Ok(File::new(open, &self.mount, rights, path))
     }
 
-    /// The attributes as they are now. May block for I/O.
+    /// The attributes as they are now. May block for I/O. If others replaced the file in the source, and the cache has no
+    /// descriptor of it, the attributes that were known last.
     ///
     /// # Errors
     /// `ECHILD` after a fork, those of the backing store.
     pub fn metadata(&self) -> Result<Metadata> {
         self.with(Operation::Metadata, |open| {
             let names = self.mount.super_block()?;
-            let attr = names.fs().getattr(open.inode())?;
+            let attr = names.fs().getattr_open(open.inode())?;
             Ok(Metadata::new(attr, &self.mount))
         })
     }

@@ -272,7 +272,7 @@ impl FuseConn {
         let attr = match known {
             // A directory may not have been watched for changes of its own.
             Some(known) if !inode.is_directory() => known,
-            _ => self.fs().getattr(inode)?,
+            _ => self.attributes_now(inode)?,
         };
         if let Some(dir) = dir
             && !inode.is_directory()
@@ -446,7 +446,7 @@ impl FuseConn {
 
     /// Looks a name up for the kernel.
     pub(crate) fn lookup(&self, within: &Within, name: &OsStr) -> Result<Entry, Errno> {
-        match self.lookup_present(within, name) {
+        match self.lookup_replaced(within, name) {
             Err(Errno::ENOENT) => match self.ttl(within.told, false) {
                 Duration::ZERO => Err(Errno::ENOENT),
                 ttl => Ok(Entry::absent(ttl)),

@@ -33,6 +33,7 @@ mod news;
 mod nodes;
 mod operations;
 mod prune;
+mod replaced;
 mod served;
 mod service;
 mod shown;

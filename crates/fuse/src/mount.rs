@@ -67,7 +67,7 @@ pub enum KernelCache {
     /// makes no request, and most data is held twice. Every write is a request.
     ///
     /// If the mounting process may open any file (`CAP_DAC_OVERRIDE`), the kernel sends neither `OPEN` nor `RELEASE` for existing
-    /// files. So if somebody else removes a file from the source while a program has it open, only its cached part can be read. A
+    /// files. So if somebody else removes or replaces a file in the source while a program has it open, only its cached part can be read. A
     /// file counts as closed after a second without a request.
     All,
 }

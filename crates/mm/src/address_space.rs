@@ -43,7 +43,7 @@ use std::ops::Range;
 
 use crate::bdi::{BackingDevInfo, NOT_DIRTY};
 use crate::errseq::{ErrSeq, ErrSeqCursor};
-use crate::filemap::{Appended, DirectWrites, Start, find_page};
+use crate::filemap::{Appended, DirectWrites, Reliance, Start, find_page};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
 use crate::linear::LinearFile;
@@ -94,6 +94,8 @@ pub struct AddressSpace {
     pub(crate) drops_behind: AtomicU8,
     /// Bytes are about to be zeroed, with `i_rwsem` held exclusive: a view is a copy.
     pub(crate) refuses_views: AtomicBool,
+    /// Whether handles have nothing but the pages.
+    pub(crate) relied: Reliance,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
@@ -163,6 +165,7 @@ impl AddressSpace {
             dirty_turn: AtomicU64::new(NOT_DIRTY),
             drops_behind: AtomicU8::new(0),
             refuses_views: AtomicBool::new(false),
+            relied: Reliance::default(),
             holders: AtomicU32::new(0),
             dirty_paid_until: AtomicU64::new(0),
             dropped_to: AtomicU64::new(0),

@@ -1,4 +1,4 @@
-//! Doors for the model tests: the read-hit protocol, the folio lock and the count of holders, made
+//! Doors for the model tests: the read-hit protocol, the folio lock, the count of holders and reliance on pages, made
 //! of the very code that the cache runs. Exists under loom only.
 //!
 //! # Model
@@ -25,7 +25,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
 use crate::filemap::find_page;
-use crate::filemap::{Lookup, split_in_index};
+use crate::filemap::{Lookup, Reliance, split_in_index};
 use crate::folio::{Folio, Identity, flag};
 use crate::frames::FrameNumber;
 use crate::owner;
@@ -445,5 +445,38 @@ impl OnePage {
             }
         }
         owner::wait_for_holders(&self.index, &self.holders);
+    }
+}
+
+/// A file of one page, which reclaim takes out unless somebody relies on it.
+#[derive(Default)]
+pub struct Relied {
+    relied: Reliance,
+    holders: AtomicU32,
+    gone: AtomicU64,
+}
+
+impl Relied {
+    /// An opener's part: whether the page is there, and stays.
+    pub fn rely(&self) -> bool {
+        // Relaxed: as `AddressSpace::nr_pages`.
+        self.relied
+            .begin(&self.holders, || self.gone.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Reclaim's part.
+    pub fn evict(&self) {
+        owner::count_up(&self.holders);
+        if !self.relied.is_begun_for_holder() {
+            // Relaxed: as above.
+            self.gone.store(1, Ordering::Relaxed);
+        }
+        owner::count_down(&self.holders);
+    }
+
+    /// Whether the page was taken out.
+    pub fn is_gone(&self) -> bool {
+        // Relaxed: as above.
+        self.gone.load(Ordering::Relaxed) != 0
     }
 }

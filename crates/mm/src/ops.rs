@@ -15,6 +15,7 @@
 //! | `read_folios` | any | no | any | the folios being filled | yes |
 //! | `start_read` | any | no | no | the folios being filled, until `done` | no, or as `read_folios` |
 //! | `begin_reads` | any | no | no | those of reads that were started | no |
+//! | `keep_readable` | no | no | no | no | yes |
 //! | `look_before_writeback` | any | held | any | no | yes |
 //! | `writepages` | any | held | any | no (the folios are under writeback) | yes |
 //! | `flush` | any | no | no | no | yes |
@@ -159,6 +160,13 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// [dropped](crate::AddressSpace::backing_changed) when nothing is dirty any more. May block.
     fn look_before_writeback(&self) -> bool {
         false
+    }
+
+    /// Pages are wanted that handles [rely on](crate::AddressSpace::rely_on_pages): has what is not cached stay readable, and calls
+    /// [`end_reliance`](crate::AddressSpace::end_reliance), or, if that is not possible,
+    /// [`lose_reliance`](crate::AddressSpace::lose_reliance). False: somebody uses the file, so it is to be asked again. May block.
+    fn keep_readable(&self) -> bool {
+        true
     }
 
     /// Bytes that the store has room for, of all its files together; `None` if it does not tell. Should not wait for

@@ -14,7 +14,7 @@
 //! # Memory ordering
 //!
 //! The count goes down with Release as the last access; the partner is the Acquire in
-//! [`wait_for_holders`], after which the memory may be freed. It goes up Relaxed, before the removal of
+//! [`wait_for_holders`], after which the memory may be freed, and that in `rely_on_pages`. It goes up Relaxed, before the removal of
 //! the folio under `xa_lock`. A search without the lock may find the index empty and yet see the count
 //! of before, so [`wait_for_holders`] takes `xa_lock` once: it comes after every removal, and sees
 //! every count.
@@ -41,6 +41,14 @@ pub(crate) fn hold(locked: &LockedFolio<'_>) -> MappingHold {
     // SAFETY: the module's premise; the folio lock is held.
     count_up(unsafe { &mapping.as_ref().holders });
     MappingHold(mapping)
+}
+
+/// Looks at the address space of a folio that is in its index, as long as its lock is held. Panics if the folio belongs to none.
+pub(crate) fn with<R>(locked: &LockedFolio<'_>, look: impl FnOnce(&AddressSpace) -> R) -> R {
+    let address = std::ptr::with_exposed_provenance::<AddressSpace>(locked.mapping());
+    // SAFETY: the module's premise; the folio lock is held until this returns.
+    let mapping = unsafe { address.as_ref() };
+    look(mapping.expect("a free folio has no address space"))
 }
 
 /// One holder more. Context: lock held of a folio that is in the index.

@@ -116,6 +116,11 @@ pub trait InodeOperations: Any + Send + Sync {
         false
     }
 
+    /// The attributes that were known last, of a file that can no longer be found in the store. Does not block.
+    fn last_attr(&self, _inode: &Inode) -> Option<Attr> {
+        None
+    }
+
     /// Asks the processor for what opening the file looks at.
     fn prefetch(&self) {}
 

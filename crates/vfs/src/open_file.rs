@@ -544,6 +544,8 @@ impl OpenFile {
         }
         match advice {
             Advice::WillNeed => self.mapping.populate(pos, len)?,
+            // Pages that are all that there is of the file stay.
+            Advice::DontNeed if self.inode.ops().keep_readable().is_err() => {}
             Advice::DontNeed => _ = self.mapping.invalidate(pos, len),
             Advice::Normal | Advice::Sequential | Advice::Random => {}
         }

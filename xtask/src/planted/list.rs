@@ -228,6 +228,13 @@ pub(crate) const BUGS: &[Bug] = &[
     ),
     bug(
         "mm",
+        "relied_page_evicted",
+        "reclaim takes pages that an open file without a descriptor needs",
+        Unit,
+        &["mm::relied::pages_that_are_relied_on_stay_until_there_is_a_descriptor"],
+    ),
+    bug(
+        "mm",
         "half_not_dirty",
         "the upper half of a split folio loses its dirty grains",
         Unit,
@@ -405,6 +412,13 @@ pub(crate) const BUGS: &[Bug] = &[
         "a rename over a file does not write the data first",
         Unit,
         &["foliocache::written_first::a_name_that_takes_the_place_of_another_comes_with_its_data"],
+    ),
+    bug(
+        "vfs",
+        "replaced_file_without_attributes",
+        "an open file whose name is another's by now is asked for by it",
+        Unit,
+        &["foliocache::replaced::a_replaced_file_that_is_open_answers_for_its_attributes"],
     ),
     // fs
     bug(

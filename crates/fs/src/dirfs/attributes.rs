@@ -243,6 +243,10 @@ impl InodeOperations for DirNode {
         believed
     }
 
+    fn last_attr(&self, inode: &Inode) -> Option<Attr> {
+        self.regular().map(|_| self.show(inode))
+    }
+
     fn prefetch(&self) {
         self.prefetch_file();
     }
@@ -316,7 +320,7 @@ impl InodeOperations for DirNode {
     }
 
     fn keep_readable(&self) -> Result<(), Errno> {
-        self.descriptors(false).map(drop)
+        self.keep_readable_open()
     }
 
     fn writers(&self) -> u32 {
@@ -348,6 +352,11 @@ impl InodeOperations for DirNode {
                 && let Some(mapping) = inode.mapping().filter(|mapping| !mapping.is_dirty())
             {
                 self.attributes.settle(mapping.size());
+            }
+            if opens.handles == 0
+                && let Some(mapping) = inode.mapping()
+            {
+                mapping.end_reliance();
             }
             (opens.handles == 0, writable && opens.writers == 0)
         };

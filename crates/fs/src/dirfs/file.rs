@@ -564,6 +564,10 @@ impl AddressSpaceOperations for NodeOps {
         DirNode::look_before_writeback(self)
     }
 
+    fn keep_readable(&self) -> bool {
+        self.keep_readable_unless_busy()
+    }
+
     fn free_space(&self) -> Option<u64> {
         let stat = fd::fstatvfs(self.shared.root.as_fd()).ok()?;
         // Some sources know of no blocks at all.

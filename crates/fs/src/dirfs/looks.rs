@@ -173,6 +173,10 @@ impl DirNode {
             self.attributes.unsettle();
         }
         if news == Some(RemoteChange::Data) {
+            if mapping.is_relied_on() && self.end_reliance(mapping).is_err() {
+                // The name leads to another file by now. What is open is the one before.
+                return;
+            }
             if !mapping.backing_changed(stat.size) {
                 // Something was written meanwhile, which goes first.
                 file.note_news(stat, look);
@@ -217,10 +221,13 @@ impl DirNode {
         if self.has_to_compare(mapping) {
             return false;
         }
+        let handles = opens.handles;
         let all_there = || mapping.nr_pages() >= mapping.size().div_ceil(PAGE_SIZE as u64);
+        let all_stay =
+            || all_there() && (self.file().has_descriptors() || Self::relies(handles, mapping));
         let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
         if !all_there() || now - checked.asked <= look_again.unwrap_or(u64::MAX) {
-            return all_there();
+            return all_stay();
         }
         if nowait {
             return false;
@@ -230,7 +237,7 @@ impl DirNode {
             asked: now,
             ..checked
         });
-        looked.is_ok() && self.attributes.doubts() == checked.doubts && all_there()
+        looked.is_ok() && self.attributes.doubts() == checked.doubts && all_stay()
     }
 
     /// Opens descriptors, or keeps those `made`, and looks at the source. Descriptors that are held were opened when mode
@@ -263,9 +270,10 @@ impl DirNode {
             }
             Ok((fds, stat))
         };
-        if file.has_mapping() {
+        if let Some(mapping) = file.mapping() {
             self.revalidate(Some(opens), || {
                 let (fds, stat) = open()?;
+                mapping.end_reliance();
                 stat.map_or_else(|| fd::fstat(fds.buffered.as_fd()), Ok)
             })?;
         } else {

@@ -24,6 +24,7 @@
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `attributes` | `stat`, `setattr` |
 //! | `looks` | what others did to a file |
+//! | `replaced` | names that others give to other files |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
 //! # Invariants
@@ -60,6 +61,7 @@ mod names;
 mod namespace;
 mod node;
 mod path_fds;
+mod replaced;
 mod room;
 mod state;
 mod stats;

@@ -144,6 +144,9 @@ impl FileSystem for DirFs {
             }
             _ => check_component(name)?,
         }
+        if DirNode::of(dir)?.has_replaced_names() {
+            return self.adopt_and_keep(dir, fd.as_fd(), name);
+        }
         self.adopt(dir, name, &dir::fstatat(fd.as_fd(), name)?)
     }
 
@@ -175,7 +178,8 @@ impl FileSystem for DirFs {
         let handle_charge = OpenFile::charge(self.shared.bdi.mm())?;
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let make = || dir::openat(dir_fd.as_fd(), name, how, mode & 0o777);
-        let made = self.shared.with_room(make)?;
+        let made = (self.shared.with_room(make))
+            .inspect_err(|&error| DirNode::note_names_of_others(dir, error))?;
         let stat = fd::fstat_new(made.as_fd())
             .and_then(|stat| self.give_to(ctx, dir_fd.as_fd(), made.as_fd(), mode, stat))
             .inspect_err(|_| {

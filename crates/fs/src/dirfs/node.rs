@@ -42,7 +42,7 @@ use super::listing::ListingSlot;
 use super::state::FileState;
 use super::sync_calls::SyncCall;
 use super::watch::NOT_WATCHED;
-use foliocache_sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
 use foliocache_sync::{Arc, Mutex, Weak, prefetch};
@@ -124,6 +124,8 @@ pub(super) struct DirectoryState {
     pub(super) watch: AtomicI32,
     /// Its entries, see [`listing`](super::listing).
     pub(super) listing: ListingSlot,
+    /// When others gave one of its names to something else, see [`replaced`](super::replaced).
+    pub(super) replaced_at: AtomicU64,
 }
 
 /// Bytes of a node, about.
@@ -158,6 +160,7 @@ impl DirNode {
                 FileKind::Directory => KindState::Directory(DirectoryState {
                     watch: AtomicI32::new(NOT_WATCHED),
                     listing: ListingSlot::default(),
+                    replaced_at: AtomicU64::new(0),
                 }),
                 FileKind::Symlink => KindState::Symlink(OnceLock::new()),
                 _ => KindState::Other,
@@ -282,6 +285,7 @@ impl DirNode {
                 Err(error) => return Err(error),
             };
             if Identity::of(&fd::fstat(found.as_fd())?) != node.identity {
+                node.note_replaced();
                 return Err(Errno::ESTALE);
             }
             self.shared.keep_path(node.id, &found);
@@ -299,7 +303,11 @@ impl DirNode {
         let (parent, name) = self.named().filter(|_| !self.is_unlinked())?;
         let dir = DirNode::of(&parent).and_then(DirNode::path_fd).ok()?;
         let found = by_name(dir.as_fd(), &name).ok()?;
-        (Identity::of(&found.1) == self.identity).then_some(found)
+        if Identity::of(&found.1) != self.identity {
+            self.note_replaced();
+            return None;
+        }
+        Some(found)
     }
 
     /// The attributes that the source shows; opens no descriptor where the name is enough.

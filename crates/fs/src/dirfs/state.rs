@@ -33,6 +33,11 @@
 //! space's locks, then `syncing` or `stamping`; the lock of the attributes, then `io`, which is not held
 //! across I/O; then that of the queue of [`writers`](super::writers), which does not wait.
 
+mod seen;
+
+pub(super) use seen::{LocalChange, OngoingChange, RemoteChange, StatSample, nanoseconds};
+
+use self::seen::Seen;
 use super::batch::{Batch, Room};
 use super::file::Descriptors;
 use super::writers::MarkedFile;
@@ -42,90 +47,12 @@ use foliocache_sync::durability::Durability;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
-use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{OwnedFd, Stat};
 use std::mem::offset_of;
 use std::ops::Range;
 
 /// How long others are not expected to write to a file that was made through us, in milliseconds.
 const JUST_MADE: u64 = 10;
-
-/// What the source said about a file after our own last change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    size: u64,
-    mtime: i64,
-    ctime: i64,
-}
-
-/// A time in nanoseconds, to be compared: it wraps around.
-pub(super) fn nanoseconds(time: Timespec) -> i64 {
-    let seconds = time.sec.wrapping_mul(1_000_000_000);
-    seconds.wrapping_add(time.nsec.into())
-}
-
-impl Seen {
-    fn of(stat: &Stat) -> Seen {
-        Seen {
-            size: stat.size,
-            mtime: nanoseconds(stat.mtime),
-            ctime: nanoseconds(stat.ctime),
-        }
-    }
-
-    /// Whether the data is the same, as far as size and times tell.
-    fn is_data_of(&self, other: &Seen) -> bool {
-        (self.size, self.mtime) == (other.size, other.mtime)
-    }
-}
-
-/// When the source was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct StatSample {
-    /// The changes of our own that had begun by then, none of which was under way.
-    changes: Option<u64>,
-    /// Of a marked file, how often others had written.
-    others: Option<u64>,
-}
-
-/// What somebody else did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RemoteChange {
-    /// It may have been the attributes alone: the data is what we know.
-    Attributes,
-    /// He may have changed the data.
-    Data,
-}
-
-/// What a change of our own is to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LocalChange {
-    /// The data, or the size.
-    Data,
-    /// Times, and maybe other attributes.
-    Times,
-    /// Attributes or names.
-    Attributes,
-}
-
-/// A change of our own that is under way.
-pub(super) struct OngoingChange {
-    what: LocalChange,
-    /// What was known when it began, if it is the one to be compared with that.
-    before: Option<Seen>,
-    /// Which of the file's changes it is.
-    number: u64,
-    /// Whether no other was under way when it began.
-    alone: bool,
-    /// That the file was marked when it began.
-    marked: Option<Arc<MarkedFile>>,
-}
-
-impl OngoingChange {
-    pub(super) fn is_marked(&self) -> bool {
-        self.marked.is_some()
-    }
-}
 
 /// When the file could be opened, and its pages were compared with the source.
 #[derive(Clone, Copy)]
@@ -260,6 +187,11 @@ impl FileState {
     /// Whether the file was ever opened.
     pub(super) fn has_mapping(&self) -> bool {
         self.mapping.get().is_some()
+    }
+
+    /// Whether there are descriptors.
+    pub(super) fn has_descriptors(&self) -> bool {
+        self.io.lock().fds.is_some()
     }
 
     /// A descriptor that is open anyway.

@@ -57,6 +57,7 @@ use foliocache_sys::Errno;
 use crate::address_space::AddressSpace;
 use crate::charge::MetadataCharge;
 use crate::error::MmError;
+use crate::filemap::AskedFiles;
 use crate::mm::Mm;
 use crate::stats::{Count, PageCounts, bump, read};
 use crate::worker::Worker;
@@ -101,6 +102,8 @@ pub struct BackingDevInfo {
     pub(crate) handed: RankedMutex<Handed>,
     /// Closed files that are to be written soon.
     pub(crate) closed: RankedMutex<Closed>,
+    /// Files whose pages reclaim wants and handles rely on.
+    pub(crate) asked: AskedFiles,
     pub(crate) flusher: Worker,
     /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
     pub(crate) oldest_dirty: AtomicU64,
@@ -135,6 +138,7 @@ impl BackingDevInfo {
             dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::new()),
             handed: RankedMutex::new(Rank::BdiList, Handed::new()),
             closed: RankedMutex::new(Rank::BdiList, Closed::default()),
+            asked: AskedFiles::default(),
             flusher: Worker::default(),
             oldest_dirty: AtomicU64::new(0),
             throttle: Throttle::new(mm.shares.now()),

@@ -21,6 +21,7 @@ mod lookup;
 mod nowait;
 mod pin;
 mod read;
+mod relied;
 mod replace;
 mod split;
 mod start;
@@ -41,6 +42,7 @@ pub(crate) use lookup::find_page;
 pub use nowait::Fetch;
 pub(crate) use pin::Pins;
 pub use pin::{FolioPin, PinError, PinMode, PinnedPart};
+pub(crate) use relied::{AskedFiles, Passed, Reliance};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
 pub(crate) use start::Start;

@@ -31,6 +31,7 @@ use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::filemap::pin::PinBar;
 use crate::folio::{LockedFolio, Operation, grains};
+use crate::owner;
 use crate::stats::Count;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::writeback::WritebackState;
@@ -375,7 +376,13 @@ impl AddressSpace {
         }
         let last = PageIndex::of(pos.saturating_add(len - 1));
         let lock = |page| self.try_lock_folio(page);
-        self.drop_clean(PageIndex::of(pos), last, Operation::Evict, lock)
+        owner::count_up(&self.holders);
+        let dropped = match self.keeps_page(false) {
+            true => 0,
+            false => self.drop_clean(PageIndex::of(pos), last, Operation::Evict, lock),
+        };
+        owner::count_down(&self.holders);
+        dropped
     }
 
     /// Drops the clean pages of a range, as far as `operation` is permitted; `lock` chooses between waiting for those

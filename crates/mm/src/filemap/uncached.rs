@@ -107,6 +107,11 @@ impl AddressSpace {
     /// Drops a marked folio if it may be; returns its pages.
     fn drop_uncached(&self, locked: LockedFolio<'_>) -> u64 {
         let pages = locked.nr_pages();
+        let held = owner::hold(&locked);
+        if held.keeps_page(true) {
+            self.keep_failed(&locked);
+            return 0;
+        }
         // An uncached view of it keeps its frames.
         if !locked.may(Operation::Forget) {
             // What waits to be written is dropped once it is durable.

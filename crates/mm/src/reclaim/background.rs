@@ -20,6 +20,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::time::{Duration, Instant, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
+use super::MAX_TURNS;
 use crate::frames::{BLOCK_FRAMES, FrameKind};
 use crate::mm::Mm;
 use crate::stats::bump;
@@ -81,7 +82,8 @@ impl Mm {
             if self.balance_kinds() {
                 continue;
             }
-            let evicted = self.shrink_lru(BATCH);
+            let all = MAX_TURNS * self.lru.lock().len().max(BATCH);
+            let evicted = self.shrink_lru_ahead(BATCH, all);
             if self.frames.leaving() > 0 {
                 self.frames.punch_leaving();
             }

@@ -219,6 +219,11 @@ impl Lru {
         !used
     }
 
+    /// Queues a folio again that was to be evicted and stays.
+    pub(super) fn put_back(&mut self, pool: &FolioPool, folio: &Folio) {
+        self.main.push(pool, folio, on::MAIN);
+    }
+
     /// Takes a folio off its queue because it left the index other than by eviction.
     pub(crate) fn remove(&mut self, pool: &FolioPool, folio: &Folio) {
         match folio.lru_queue.load(Ordering::Relaxed) {

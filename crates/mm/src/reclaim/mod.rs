@@ -40,6 +40,7 @@ use std::time::Duration;
 
 use crate::address_space::AddressSpace;
 use crate::bdi::shown;
+use crate::filemap::Passed;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{FrameKind, Reservation, Ticket};
 use crate::mm::Mm;
@@ -118,7 +119,7 @@ impl Mm {
         let want = (n as usize).max(BATCH);
         if kind == FrameKind::Linear
             || self.frames.has_waiters()
-            || self.shrink_lru_within(want, 2 * want, |_| true) == 0
+            || self.shrink_lru_ahead(want, 2 * want) == 0
         {
             return None;
         }
@@ -221,8 +222,33 @@ impl Mm {
         self.shrink_lru_within(want, budget, |_| true)
     }
 
+    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, where nobody waits for them: what handles rely on
+    /// stays (`filemap/relied.rs`).
+    pub(super) fn shrink_lru_ahead(&self, want: usize, budget: usize) -> usize {
+        let passed = Passed::default();
+        self.shrink_lru_but(want, budget, |locked| !passed.keeps(locked, false))
+    }
+
     /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, for those that are `wanted`.
     fn shrink_lru_within(
+        &self,
+        want: usize,
+        budget: usize,
+        wanted: impl Fn(&LockedFolio<'_>) -> bool,
+    ) -> usize {
+        for last in [false, true] {
+            let passed = Passed::default();
+            let free = |locked: &LockedFolio<'_>| wanted(locked) && !passed.keeps(locked, last);
+            let evicted = self.shrink_lru_but(want, budget, free);
+            if evicted > 0 || !passed.is_last_resort() {
+                return evicted;
+            }
+        }
+        0
+    }
+
+    /// As [`Mm::shrink_lru_within`], whoever relies on what is `wanted`.
+    fn shrink_lru_but(
         &self,
         want: usize,
         mut budget: usize,
@@ -242,13 +268,13 @@ impl Mm {
             if scan.busy > scan.scanned / 2 {
                 self.request_writeback();
             }
-            evicted += scan.pages;
             // The LRU lock is everybody's: it is taken twice a batch, not for each folio.
             let gone: Vec<Evicted> = scan
                 .victims
                 .into_iter()
-                .map(|locked| self.evict(locked))
+                .filter_map(|locked| self.evict(locked))
                 .collect();
+            evicted += gone.iter().map(|gone| gone.pages as usize).sum::<usize>();
             let mut lru = self.lru.lock();
             gone.iter().for_each(|evicted| lru.record_eviction(evicted));
         }
@@ -268,7 +294,7 @@ impl Mm {
     ///
     /// Context: as [`Mm::shrink_lru`].
     pub(crate) fn drop_behind(&self, mapping: &AddressSpace, range: Range<PageIndex>, spare: u64) {
-        if range.is_empty() || !self.frames.below_high(spare) {
+        if range.is_empty() || !self.frames.below_high(spare) || mapping.is_relied_on() {
             return;
         }
         // Relaxed, all of them: hints.
@@ -302,24 +328,29 @@ impl Mm {
     /// Evicts a folio that may be evicted, wherever it is in the queues.
     fn evict_queued(&self, locked: LockedFolio<'_>) {
         self.lru.lock().remove(&self.folios, &locked);
-        let evicted = self.evict(locked);
-        self.lru.lock().record_eviction(&evicted);
+        if let Some(evicted) = self.evict(locked) {
+            self.lru.lock().record_eviction(&evicted);
+        }
     }
 
     /// Takes a clean folio, already off its queue, out of the cache. The caller records it, or knows why
-    /// not.
+    /// not. If handles rely on it by now, it gets in line again.
     #[must_use = "an eviction is recorded, so that a refault is known"]
-    fn evict(&self, locked: LockedFolio<'_>) -> Evicted {
+    fn evict(&self, locked: LockedFolio<'_>) -> Option<Evicted> {
         let mapping = owner::hold(&locked);
+        if mapping.keeps_page(true) {
+            self.lru.lock().put_back(&self.folios, &locked);
+            return None;
+        }
         let (page, pages) = (locked.index(), locked.nr_pages());
         bump(&mapping.counters.evictions, pages);
         let frames = mapping.detach_unqueued_folio(locked);
         mapping.free_frames(frames);
-        Evicted {
+        Some(Evicted {
             owner: mapping.id(),
             page,
             pages,
-        }
+        })
     }
 
     /// Frees descriptors and index nodes, and a whole block for more of them if need be.

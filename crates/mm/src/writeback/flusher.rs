@@ -53,6 +53,7 @@ impl BackingDevInfo {
         }
         let mut progress = true;
         while progress {
+            self.answer_asked();
             progress = self.write_closed();
             progress |= self.write_handed();
             // What is old goes first, whatever else there is to do.
@@ -63,10 +64,8 @@ impl BackingDevInfo {
         // Old enough, a retry that is due, or a request: whichever comes first.
         let period =
             (!self.flusher_may_rest()).then(|| (expire / 5).max(Duration::from_millis(50)));
-        let closed = self.closed_due();
-        closed.map_or(period, |due| {
-            Some(period.map_or(due, |period| period.min(due)))
-        })
+        let due = [period, self.closed_due(), self.answer_asked()];
+        due.into_iter().flatten().min()
     }
 
     /// Gives one turn to each file that has been dirty for long enough (`old`), or to younger ones for as
@@ -98,6 +97,7 @@ impl BackingDevInfo {
                 let limits = self.dirty_limits();
                 memory || old || flush_due(limits, unstable, self.nr_to_write())
             };
+            self.answer_asked();
             let measured = over.then(|| self.measure_pass());
             let turn = self.turn();
             let (mut worked, flush) = file.background_writeback(turn, flush);

@@ -63,8 +63,8 @@ use std::os::unix::ffi::OsStrExt;
 /// Buckets that the table of dentries begins with.
 const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
-/// Walks that come upon directories that are gone from the store, before that is an error.
-pub(crate) const MAX_STALE: u32 = 3;
+/// Walks that come upon what is gone from the store, replaced by others for instance, before that is an error.
+pub(crate) const MAX_STALE: u32 = 8;
 
 /// A file system and its dentries.
 #[doc(alias = "super_block")]
