@@ -14,6 +14,7 @@
 //! Only our own packages are built with the flag, by [`compile`] as cargo's `RUSTC_WORKSPACE_WRAPPER`: what they are made of is
 //! shared with the other tiers. Cargo keeps what a wrapper makes apart from the rest, so nobody links it by accident.
 
+mod bug;
 mod build;
 mod list;
 
@@ -34,8 +35,9 @@ use crate::tidy::string;
 use crate::tiers::Tier;
 use build::Programs;
 
+pub(crate) use bug::{Bug, last, table};
 pub(crate) use build::{compile, is_compiler};
-pub(crate) use list::{BUGS, Bug, last, table};
+pub(crate) use list::BUGS;
 
 /// How long a test may take beyond a few times what it takes without a bug.
 const PATIENCE: Duration = Duration::from_secs(8);
