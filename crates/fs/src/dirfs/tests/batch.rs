@@ -293,7 +293,10 @@ fn a_small_new_file_that_is_written_before_its_close_is_in_a_batch_and_keeps_no_
     assert_eq!(fs.stats().batched_files, 1);
     assert!(!inode.ops().has_unwritten(&inode));
     // Nothing is left to write, and what is written later is no new file's.
-    inode.ops().write_and_wait(&inode).expect("nothing to write");
+    inode
+        .ops()
+        .write_and_wait(&inode)
+        .expect("nothing to write");
     assert_eq!(fs.stats().batched_files, 1);
     drop(file);
     fs.sync_fs().expect("sync");
