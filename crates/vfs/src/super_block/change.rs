@@ -356,9 +356,9 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
         let mut written = Written::default();
-        let names = ((from_dir, from), (to_dir, to));
+        let (old, new) = ((from_dir, from), (to_dir, to));
         let renamed = loop {
-            match self.try_rename(names, mode, credentials, &mut written) {
+            match self.try_rename(old, new, mode, credentials, &mut written) {
                 Ok(files) if files.is_empty() => break Ok(()),
                 Ok(files) => match written.write(files) {
                     Ok(()) => {}
@@ -374,10 +374,8 @@ impl SuperBlock {
     /// Moves a name, or returns the files that are to be written first, see [`written`].
     fn try_rename(
         &self,
-        ((from_dir, from), (to_dir, to)): (
-            (&DentryRef<Inode>, &OsStr),
-            (&DentryRef<Inode>, &OsStr),
-        ),
+        (from_dir, from): (&DentryRef<Inode>, &OsStr),
+        (to_dir, to): (&DentryRef<Inode>, &OsStr),
         mode: RenameMode,
         credentials: Option<&Credentials>,
         written: &mut Written,
