@@ -197,6 +197,8 @@ fn a_replaced_file_that_is_open_answers_for_its_attributes() {
     let file = opened_from_the_cache(&disk.dir, "v");
     let before = file.metadata().unwrap();
     replace(&disk.in_source("v"), 2);
+    assert_eq!(file.seek_data(1).unwrap(), Some(1));
+    assert_eq!(file.seek_hole(1).unwrap(), Some(before.len()));
     for _ in 0..3 {
         let now = file.metadata().unwrap();
         assert_eq!(
