@@ -39,7 +39,7 @@ use crate::nodes::NodeChunks;
 use crate::prepared::Prepared;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Lru, Rounds, Shrinker, Waiter};
+use crate::reclaim::{Lru, Need, Rounds, Shrinker, Waiter};
 use crate::stats::{FileStats, MmStats, PageCounts, read};
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::window::{FaultMode, Windows};
@@ -408,7 +408,7 @@ impl Mm {
         if kind == FrameKind::Linear {
             self.wait_for_metadata(|| mapping.charge_tables(first.0..last.0 + 1))?;
         }
-        let mut waiter = self.waiter();
+        let mut waiter = self.waiter(Need::Metadata);
         loop {
             let frames = self.reserve_frames(kind, wanted)?;
             let short = match self.complete(mapping, first, last, frames) {
@@ -433,7 +433,7 @@ impl Mm {
     /// # Errors
     /// `ENOMEM` when nothing at all can be reclaimed.
     pub(crate) fn wait_for_metadata(&self, take: impl Fn() -> bool) -> Result<(), Errno> {
-        let mut waiter = self.waiter();
+        let mut waiter = self.waiter(Need::Metadata);
         while !take() {
             self.make_more_metadata(&mut waiter)?;
         }

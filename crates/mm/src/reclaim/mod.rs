@@ -33,7 +33,7 @@ mod waiting;
 use lru::Evicted;
 pub(crate) use lru::Lru;
 pub use shrinker::{GivenUp, Shrinker};
-pub(crate) use waiting::{Rounds, Waiter};
+pub(crate) use waiting::{Need, Rounds, Waiter};
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
@@ -140,7 +140,7 @@ impl Mm {
         rank::might_sleep();
         self.background.wake();
         let mut ticket = self.frames.enqueue_of(kind, n);
-        let (mut rounds, mut waiter) = (0, self.waiter());
+        let (mut rounds, mut waiter) = (0, self.waiter(Need::Frames));
         loop {
             if let Some(reservation) = ticket.try_take() {
                 return Ok(reservation);

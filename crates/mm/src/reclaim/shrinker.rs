@@ -20,7 +20,7 @@ use foliocache_sync::time::{Duration, coarse_monotonic_ms};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 
-use super::waiting::Waiter;
+use super::waiting::{Need, Waiter};
 use crate::mm::Mm;
 
 /// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low, and the
@@ -149,11 +149,11 @@ impl Mm {
         if patience.is_zero() {
             return self.charge_cached_metadata(bytes, &|| false);
         }
-        let mut waiter = Waiter::new(self, patience);
+        let mut waiter = Waiter::new(self, Need::Handles, patience);
         while !self.try_charge_metadata(bytes)
             && self.charge_before_names(bytes, &|| false).is_err()
         {
-            waiter.refused_beside_others()?;
+            waiter.refused()?;
         }
         Ok(())
     }

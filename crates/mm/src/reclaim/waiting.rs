@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The last look comes after the round: what others gave back meanwhile counts. No number of rounds or looks ends a wait.
-//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`]), and the end of a round
-//! that a store holds up ([`LONGEST_ROUND`]).
+//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`]), what others may give
+//! back of their own accord ([`Need`]), and the end of a round that a store holds up ([`LONGEST_ROUND`]).
 //!
 //! # Invariants
 //!
@@ -67,8 +67,8 @@ struct State {
     reclaimer: Option<ThreadId>,
     begun: u64,
     ended: u64,
-    /// Callers that wait for the end of a round.
-    waiting: usize,
+    /// The latest round that a caller asked for.
+    asked: u64,
     /// The latest rounds that gave something up, and that left more on its way.
     freed_in: u64,
     more_in: u64,
@@ -138,13 +138,14 @@ impl Rounds {
                 bytes: 0,
                 more: true,
             },
-            is_awaited: state.waiting > 0,
+            is_awaited: state.asked >= state.begun,
         }
     }
 
-    /// Whether somebody waits for the next round.
+    /// Whether somebody waits for a round that has not ended.
     pub(super) fn are_awaited(&self) -> bool {
-        self.state.lock().waiting > 0
+        let state = self.state.lock();
+        state.asked > state.ended
     }
 
     /// Whether what was given up a moment ago is for callers that waited for it.
@@ -161,8 +162,8 @@ impl Rounds {
             if state.reclaimer == Some(thread::current().id()) {
                 return Found::Nothing;
             }
-            state.waiting += 1;
-            state.begun + 1
+            state.asked = state.begun + 1;
+            state.asked
         };
         wake();
         let start = Instant::now();
@@ -177,15 +178,28 @@ impl Rounds {
                 false => self.ended.wait(state),
             };
         }
-        state.waiting -= 1;
         state.found_since(asked)
     }
+}
+
+/// What a caller needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Frames. What names give up becomes frames only in units of 2 MiB: it counts if metadata is less than ever before. Others
+    /// that move folios may have free frames in hand for some milliseconds.
+    Frames,
+    /// Metadata of pages.
+    Metadata,
+    /// Metadata that others may give back of their own accord: they close files.
+    Handles,
 }
 
 /// A caller that was refused memory, from its first look to its last.
 pub(crate) struct Waiter<'a> {
     mm: &'a Mm,
+    need: Need,
     patience: Duration,
+    least_metadata: u64,
     /// When it began to wait for what it has seen nothing of since.
     since: Option<Instant>,
     pause: Duration,
@@ -195,18 +209,20 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Mm {
-    /// For a caller that needs memory for pages or what belongs to them.
-    pub(crate) fn waiter(&self) -> Waiter<'_> {
-        Waiter::new(self, MetadataCharge::PATIENCE)
+    /// For a caller that needs memory.
+    pub(crate) fn waiter(&self, need: Need) -> Waiter<'_> {
+        Waiter::new(self, need, MetadataCharge::PATIENCE)
     }
 }
 
 impl<'a> Waiter<'a> {
     /// Waits so long for what may never come.
-    pub(super) fn new(mm: &'a Mm, patience: Duration) -> Self {
+    pub(super) fn new(mm: &'a Mm, need: Need, patience: Duration) -> Self {
         Self {
             mm,
+            need,
             patience,
+            least_metadata: u64::MAX,
             since: None,
             pause: PAUSES[0],
             is_last: false,
@@ -249,25 +265,20 @@ impl<'a> Waiter<'a> {
             return Err(Errno::ENOMEM);
         }
         match self.round() {
-            Found::Memory => self.go_on(),
-            Found::More if self.is_patient() => self.rest(),
+            Found::Memory if self.need != Need::Frames || self.is_new_low() => self.go_on(),
+            Found::Nothing if self.need == Need::Metadata => self.is_last = true,
+            _ if self.is_patient() => self.rest(),
             _ => self.is_last = true,
         }
         Ok(())
     }
 
-    /// As [`Waiter::refused`] for memory that others may give back of their own accord: `patience` is over in any case
-    /// before it is refused.
-    pub(super) fn refused_beside_others(&mut self) -> Result<(), Errno> {
-        if self.is_last {
-            return Err(Errno::ENOMEM);
-        }
-        match self.round() {
-            Found::Memory => self.go_on(),
-            _ if self.is_patient() => self.rest(),
-            _ => self.is_last = true,
-        }
-        Ok(())
+    /// Whether there is less metadata than it has seen before: units of 2 MiB may come of it.
+    fn is_new_low(&mut self) -> bool {
+        let now = self.mm.frames.metadata();
+        let is_new = now < self.least_metadata;
+        self.least_metadata = self.least_metadata.min(now);
+        is_new
     }
 
     /// Whether its time is not over yet, since something was made free.
