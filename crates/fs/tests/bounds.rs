@@ -156,9 +156,10 @@ struct Holder {
 }
 
 impl InodeHolder for Holder {
-    fn want_back(&self, nr: usize) {
+    fn want_back(&self, nr: usize) -> bool {
         // Relaxed: one thread here asks and answers, or looks again.
         self.wanted.fetch_max(nr, Ordering::Relaxed);
+        true
     }
 }
 

@@ -227,13 +227,14 @@ impl Pruner {
 }
 
 impl InodeHolder for Pruner {
-    fn want_back(&self, nr: usize) {
+    fn want_back(&self, nr: usize) -> bool {
         let mut state = self.state.lock();
         let now = Instant::now();
         if state.stopped || state.hopeless_until.is_some_and(|until| now < until) {
-            return;
+            return false;
         }
         state.wanted = state.wanted.max(nr);
         self.wake.notify_one();
+        true
     }
 }

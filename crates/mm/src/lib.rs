@@ -73,7 +73,7 @@ pub use ops::{AddressSpaceOperations, IoSegment, ReadDone, ReadMode};
 pub use paging::model::{Step, leave_out};
 pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
-pub use reclaim::Shrinker;
+pub use reclaim::{GivenUp, Shrinker};
 pub use stats::{FileStats, MmStats, UncachedStats};
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 pub use unreclaimable::Unreclaimable;

@@ -39,7 +39,7 @@ use crate::nodes::NodeChunks;
 use crate::prepared::Prepared;
 use crate::pressure::Pressure;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Lru, MAX_RECLAIM_RETRIES, Shrinker};
+use crate::reclaim::{Lru, Need, Rounds, Shrinker, Waiter};
 use crate::stats::{FileStats, MmStats, PageCounts, read};
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::window::{FaultMode, Windows};
@@ -124,6 +124,7 @@ pub struct Mm {
     pub(crate) stalls: Stalls,
     pub(crate) readahead: Arc<ReadaheadBudget>,
     pub(crate) background: Worker,
+    pub(crate) rounds: Rounds,
     /// Lets one thread at a time give memory back. Before every lock of memory, held over waits for folios and
     /// for RCU.
     pub(crate) giving_back: Mutex<()>,
@@ -205,6 +206,7 @@ impl Mm {
                 Some(Arc::clone(&frames)),
             )),
             background: Worker::default(),
+            rounds: Rounds::default(),
             giving_back: Mutex::new(()),
             direct_reclaims: AtomicU64::new(0),
             direct_reclaims_told: Limiter::default(),
@@ -406,7 +408,7 @@ impl Mm {
         if kind == FrameKind::Linear {
             self.wait_for_metadata(|| mapping.charge_tables(first.0..last.0 + 1))?;
         }
-        let mut no_progress = 0;
+        let mut waiter = self.waiter(Need::Metadata);
         loop {
             let frames = self.reserve_frames(kind, wanted)?;
             let short = match self.complete(mapping, first, last, frames) {
@@ -422,7 +424,7 @@ impl Mm {
                 // Descriptors can have what index nodes do not use.
                 Short::Descriptors => _ = self.nodes.shrink(),
             }
-            self.make_more_metadata(&mut no_progress)?;
+            self.make_more_metadata(&mut waiter)?;
         }
     }
 
@@ -431,23 +433,20 @@ impl Mm {
     /// # Errors
     /// `ENOMEM` when nothing at all can be reclaimed.
     pub(crate) fn wait_for_metadata(&self, take: impl Fn() -> bool) -> Result<(), Errno> {
-        let mut no_progress = 0;
+        let mut waiter = self.waiter(Need::Metadata);
         while !take() {
-            self.make_more_metadata(&mut no_progress)?;
+            self.make_more_metadata(&mut waiter)?;
         }
         Ok(())
     }
 
-    fn make_more_metadata(&self, no_progress: &mut u32) -> Result<(), Errno> {
-        self.make_room_for_metadata();
-        *no_progress = match self.anything_reclaimable() {
-            true => 0,
-            false => *no_progress + 1,
-        };
-        match *no_progress > MAX_RECLAIM_RETRIES {
-            true => Err(Errno::ENOMEM),
-            false => Ok(()),
+    fn make_more_metadata(&self, waiter: &mut Waiter<'_>) -> Result<(), Errno> {
+        match () {
+            () if self.make_room_for_metadata() => waiter.evicted(),
+            () if self.anything_reclaimable() => waiter.held_up(),
+            () => waiter.refused()?,
         }
+        Ok(())
     }
 
     /// As [`Mm::prepare`] with what is free or can be evicted now; else nothing.

@@ -46,7 +46,7 @@ use foliocache_sys::memory::free_huge_pages;
 use crate::address_space::AddressSpace;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, MIN_LINEAR_LIMIT};
 use crate::mm::Mm;
-use crate::reclaim::{MAX_RECLAIM_RETRIES, RECLAIM_WAIT};
+use crate::reclaim::RECLAIM_WAIT;
 use crate::stats::Count;
 use crate::types::PAGE_SHIFT;
 
@@ -55,6 +55,9 @@ const NAMES_PART: u64 = 4;
 
 /// One of so many bytes of the bound is left to pages, whatever metadata there is.
 const PAGES_PART: u64 = 4;
+
+/// Looks without a page written, [`RECLAIM_WAIT`] apart, before a store counts as one that takes nothing.
+const LOOKS: u32 = 50;
 
 /// Frames of a unit.
 const UNIT: u64 = BLOCK_FRAMES as u64;
@@ -225,7 +228,7 @@ impl Mm {
     ) -> Result<(), Errno> {
         let (mut least, mut idle) = (u64::MAX, 0);
         while let Err(error) = self.check_memory_share(mapping, wanted) {
-            if error != Errno::EAGAIN || idle > MAX_RECLAIM_RETRIES {
+            if error != Errno::EAGAIN || idle > LOOKS {
                 return Err(Errno::ENOSPC);
             }
             self.request_writeback();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Store, file, pattern, read, storage, write};
-use foliocache_mm::Shrinker;
+use foliocache_mm::{GivenUp, Shrinker};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -22,12 +22,13 @@ impl Shrinker for Panicking {
         1 << 30
     }
 
-    fn shrink(&self, _: u64) {
+    fn shrink(&self, _: u64) -> GivenUp {
         if std::thread::current().name() != Some("foliocache-reclaim") {
-            return;
+            return GivenUp::default();
         }
         let before = self.calls.fetch_add(1, Ordering::Relaxed);
         assert!(before >= PANICS, "injected by the test");
+        GivenUp::default()
     }
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Store, assert_empty, file, pattern, read, storage, write};
-use foliocache_mm::{Mm, PAGE_SIZE, Shrinker, VmaAccess};
+use foliocache_mm::{GivenUp, Mm, PAGE_SIZE, Shrinker, VmaAccess};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -46,16 +46,20 @@ impl Shrinker for Names {
         self.held.load(Ordering::Relaxed)
     }
 
-    fn shrink(&self, bytes: u64) {
+    fn shrink(&self, bytes: u64) -> GivenUp {
         let given = bytes.next_multiple_of(64).min(self.bytes());
         self.held.fetch_sub(given, Ordering::Relaxed);
         self.mm.uncharge_metadata(given);
+        GivenUp {
+            bytes: given,
+            more: false,
+        }
     }
 }
 
 impl Drop for Names {
     fn drop(&mut self) {
-        self.shrink(self.bytes());
+        let _given = self.shrink(self.bytes());
     }
 }
 

@@ -63,7 +63,8 @@ pub fn stamped(bytes: &[u8], offset: usize, file: u32, index: u64) -> Result<u32
 }
 
 /// The least and the greatest generation among stamped bytes, for reads beside a writer, which may
-/// see some words of the old and some of the new page.
+/// see some words of the old and some of the new page, and a word that is in part old and in part new: a copy that is
+/// interrupted stops at any byte.
 ///
 /// # Errors
 /// The place of the first word that is not of this file and this page.
@@ -73,13 +74,70 @@ pub fn stamped_mixed(
     file: u32,
     index: u64,
 ) -> Result<(u32, u32), usize> {
+    let seed = seed(file, index);
+    let words: Vec<[u8; 8]> = (bytes.chunks_exact(8))
+        .map(|bytes| bytes.try_into().expect("eight bytes"))
+        .collect();
+    let genuine = |i: usize| {
+        let (_, generation, genuine) = read_word(words.get(i)?, seed, offset / 8 + i);
+        genuine.then_some(generation)
+    };
     let (mut least, mut greatest) = (u32::MAX, 0);
-    scan(bytes, offset, file, index, |generation| {
+    for i in 0..words.len() {
+        let at = offset / 8 + i;
+        let Some(generation) = genuine(i) else {
+            let neighbours = (i.checked_sub(1).and_then(genuine), genuine(i + 1));
+            let alone = (i == 0, i + 1 == words.len());
+            match is_torn(words[i], seed, at, neighbours, alone) {
+                true => continue,
+                false => return Err(at * 8),
+            }
+        };
         least = least.min(generation);
         greatest = greatest.max(generation);
-        true
-    })?;
+    }
     Ok((least.min(greatest), greatest))
+}
+
+/// Whether a word begins as that of one generation and ends as that of another: the generations of the words before and
+/// after it. Of a word that is the `(first, last)` one, that side is of any generation. Half a word at least has to be proved.
+fn is_torn(
+    found: [u8; 8],
+    seed: u64,
+    at: usize,
+    (before, after): (Option<u32>, Option<u32>),
+    (first, last): (bool, bool),
+) -> bool {
+    let of = |generation: u32| match generation {
+        0 => [0; 8],
+        _ => word(seed, generation, at).to_le_bytes(),
+    };
+    // Of a low half without its first `cut` bytes all are tried.
+    let ends_as_any = |cut: usize| {
+        let [.., a, b, c, d] = found;
+        let high = u32::from_le_bytes([a, b, c, d]);
+        let known = u64::from_le_bytes(found) as u32 >> (8 * cut) << (8 * cut);
+        (0..1_u32 << (8 * cut)).any(|missing| {
+            let low = known | missing;
+            let generation = low ^ seed.wrapping_add(at as u64) as u32;
+            let ends = of(generation);
+            ends[4..] == high.to_le_bytes() && ends[..4] == low.to_le_bytes()
+        })
+    };
+    (1..8).any(|cut| {
+        let begins = |generation| found[..cut] == of(generation)[..cut];
+        let ends = |generation| found[cut..] == of(generation)[cut..];
+        match (before, after) {
+            (Some(before), Some(after)) => begins(before) && ends(after),
+            // The low half, as far as it is there, tells the generation.
+            (None, Some(after)) if first => {
+                let (_, told, _) = read_word(&found, seed, at);
+                ends(after) && (cut <= 4 || begins(told))
+            }
+            (Some(before), None) if last => begins(before) && (cut >= 4 || ends_as_any(cut)),
+            _ => false,
+        }
+    })
 }
 
 /// The words around byte `at` of stamped bytes that start at byte `offset` of a page, for messages: each with the
@@ -351,6 +409,37 @@ mod tests {
     #[repr(align(4096))]
     struct Pages([u8; 2 * PAGE_SIZE]);
 
+    /// `next` is page 2 of file 1, of generation 8.
+    fn torn_words_are_told_from_foreign_ones(next: &[u8; PAGE_SIZE]) {
+        let mut old = [0; PAGE_SIZE];
+        stamp(&mut old, 1, 2, 7);
+        for cut in 1..PAGE_SIZE {
+            let mut page = old;
+            page[..cut].copy_from_slice(&next[..cut]);
+            assert!(stamped_mixed(&page, 0, 1, 2).is_ok(), "cut at {cut}");
+        }
+        let mut others = [[0; PAGE_SIZE]; 2];
+        stamp(&mut others[0], 1, 2, 9);
+        stamp(&mut others[1], 1, 2, 10);
+        let mut page = old;
+        page[800..804].copy_from_slice(&others[0][800..804]);
+        page[804..808].copy_from_slice(&others[1][804..808]);
+        assert_eq!(stamped_mixed(&page, 0, 1, 2), Err(800), "of no neighbour");
+        assert!(stamped(&page, 0, 1, 2).is_err());
+        page[800..808].copy_from_slice(&next[1600..1608]);
+        assert_eq!(
+            stamped_mixed(&page, 0, 1, 2),
+            Err(800),
+            "a word of another place"
+        );
+        page[800..808].copy_from_slice(&old[1600..1608]);
+        assert_eq!(
+            stamped_mixed(&page, 0, 1, 2),
+            Err(800),
+            "the same in one generation"
+        );
+    }
+
     #[test]
     fn stamps_tell_file_page_generation_and_place() {
         let mut page = [0; PAGE_SIZE];
@@ -370,6 +459,7 @@ mod tests {
         assert_eq!(stamped_mixed(&page, 0, 1, 2), Ok((0, 7)));
         assert_eq!(stamped_mixed(&page, 0, 1, 3), Err(0));
         assert_eq!(stamped_mixed(&[], 0, 1, 3), Ok((0, 0)));
+        torn_words_are_told_from_foreign_ones(&next);
         page[2048] = 1;
         let words = words_around(&page[64..], 64, 1, 2, 2048);
         assert!(

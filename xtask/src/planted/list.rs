@@ -246,6 +246,13 @@ pub(crate) const BUGS: &[Bug] = &[
     ),
     bug(
         "mm",
+        "memory_given_up_by_count",
+        "a caller is refused without a round of the reclaimer",
+        Model,
+        &["mm::shuttle_names::a_write_waits_for_names_that_can_give_way"],
+    ),
+    bug(
+        "mm",
         "refilled_under_a_punch",
         "a linear frame is filled again while it is punched",
         Model,

@@ -46,9 +46,20 @@ fn directory(source: &Path, options: DirFsOptions) -> SuperBlock {
 
 /// Runs a test on both.
 fn on_both(test: impl Fn(&SuperBlock)) {
+    on_both_with(DirFsOptions::default(), test);
+}
+
+fn on_both_with(options: DirFsOptions, test: impl Fn(&SuperBlock)) {
     test(&memory());
     let source = tempfile::tempdir().expect("a directory");
-    test(&directory(source.path(), DirFsOptions::default()));
+    test(&directory(source.path(), options));
+}
+
+/// As [`on_both`], where what is known stays believed however long the test takes.
+fn on_both_believing(test: impl Fn(&SuperBlock)) {
+    let mut options = DirFsOptions::default();
+    options.revalidate_after = Duration::from_secs(3600);
+    on_both_with(options, test);
 }
 
 /// Calls by path, as root.

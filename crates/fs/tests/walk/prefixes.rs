@@ -1,6 +1,6 @@
 //! What a thread remembers of its paths never outlives a change.
 
-use super::{Calls, STAY, directory, errno, memory, on_both};
+use super::{Calls, STAY, directory, errno, memory, on_both_believing};
 use foliocache_fs::DirFsOptions;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sys::Errno;
@@ -53,7 +53,7 @@ fn chmod(names: &SuperBlock, path: &str, mode: u32) {
 
 #[test]
 fn directories_that_move_or_go_are_not_found_where_they_were() {
-    on_both(|names| {
+    on_both_believing(|names| {
         make(names);
         let file = names.ino(FILE).expect("it was made");
         learn(names, None);

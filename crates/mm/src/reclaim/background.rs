@@ -21,6 +21,7 @@ use foliocache_sync::time::{Duration, Instant, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
 use super::MAX_TURNS;
+use super::shrinker::GivenUp;
 use crate::frames::{BLOCK_FRAMES, FrameKind};
 use crate::mm::Mm;
 use crate::stats::bump;
@@ -57,7 +58,7 @@ impl Mm {
 
     /// One round of the background reclaimer; returns how long it may sleep unasked.
     fn balance(&self, next_compaction: &mut Option<Instant>) -> Duration {
-        self.nodes.advance();
+        self.give_up_metadata();
         let now = coarse_monotonic_ms();
         self.bdis().iter().for_each(|bdi| {
             bdi.tell_hung(now);
@@ -69,16 +70,8 @@ impl Mm {
             0 => PERIOD,
             _ => EXCESS_PERIOD,
         };
-        let nodes = self.nodes.stats();
-        if self.frames.below_high(0) && nodes.free > nodes.nodes / 2 {
-            // Files that were sparse or large are gone: what their indexes had serves as frames.
-            self.nodes.shrink();
-        }
-        if self.frames.below_high(0) {
-            self.shrink_caches(u64::MAX);
-        }
-        self.make_room_ahead();
-        while self.frames.below_high(self.spare_for_compaction()) {
+        // Callers evict pages themselves, and nobody waits for this (invariant 3 of `waiting`).
+        while self.frames.below_high(self.spare_for_compaction()) && !self.rounds.are_awaited() {
             if self.balance_kinds() {
                 continue;
             }
@@ -98,6 +91,26 @@ impl Mm {
             true => period.min(PAUSE),
             false => period,
         }
+    }
+
+    /// The part of a round that callers wait for: what only the background reclaimer gives up.
+    fn give_up_metadata(&self) {
+        let round = self.rounds.begin();
+        self.nodes.advance();
+        let nodes = self.nodes.stats();
+        if self.frames.below_high(0) && nodes.free > nodes.nodes / 2 {
+            // Files that were sparse or large are gone: what their indexes had serves as frames.
+            self.nodes.shrink();
+        }
+        let given = match round.is_awaited {
+            true => self.make_room_for_waiters(),
+            false => GivenUp::default(),
+        };
+        if self.frames.below_high(0) {
+            self.shrink_caches(u64::MAX);
+        }
+        self.make_room_ahead();
+        round.end(given);
     }
 
     /// Gives frames of the kind that lacks some a unit of the other, if that can spare one.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Eviction takes clean folios only. When it finds none, the flushers are told to write and to
-//! flush early, and the caller waits for them; nobody gets ENOMEM while anything can be reclaimed.
+//! flush early, and the caller waits for them. When no page can ever be evicted it waits for the background reclaimer, which
+//! gives up names ([`waiting`]); nobody gets ENOMEM while anything can be reclaimed.
 //!
 //! # Invariants
 //!
@@ -27,10 +28,12 @@ mod lru;
 mod shadow;
 mod shrinker;
 mod tables;
+mod waiting;
 
 use lru::Evicted;
 pub(crate) use lru::Lru;
-pub use shrinker::Shrinker;
+pub use shrinker::{GivenUp, Shrinker};
+pub(crate) use waiting::{Need, Rounds, Waiter};
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
@@ -65,9 +68,6 @@ const MAX_TURNS: usize = 3;
 /// Room for metadata below which a block is given up for more.
 pub(crate) const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 
-/// Looks in a row that find nothing reclaimable before a caller gets `ENOMEM`.
-pub(crate) const MAX_RECLAIM_RETRIES: u32 = 50;
-
 /// Rounds of eviction without enough frames of the kind that is wanted before the other kind gives some up.
 const PATIENCE: u32 = 4;
 
@@ -92,7 +92,7 @@ impl Mm {
     /// Context: may block for writeback; holds nothing that writeback or reclaim need.
     ///
     /// # Errors
-    /// `ENOMEM` only when no page of the cache could ever be reclaimed.
+    /// `ENOMEM` only when neither a page nor a name of the cache could ever be reclaimed.
     pub(crate) fn reserve_frames(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
         if let Some(reservation) = self.frames.try_reserve_of(kind, n) {
             if self.frames.below_low() {
@@ -141,7 +141,7 @@ impl Mm {
         rank::might_sleep();
         self.background.wake();
         let mut ticket = self.frames.enqueue_of(kind, n);
-        let (mut rounds, mut no_progress) = (0, 0);
+        let (mut rounds, mut waiter) = (0, self.waiter(Need::Frames));
         loop {
             if let Some(reservation) = ticket.try_take() {
                 return Ok(reservation);
@@ -153,19 +153,15 @@ impl Mm {
                 self.tell_direct_reclaim();
                 rounds += 1;
                 if self.make_frames(kind, n, rounds) {
-                    no_progress = 0;
+                    waiter.go_on();
                     continue;
                 }
                 self.request_writeback();
             }
-            if wait_for_frames(&ticket) || self.anything_reclaimable_for(kind) {
-                no_progress = 0;
-                continue;
-            }
-            // Frames may be on their way from somebody who just evicted: look more than once.
-            no_progress += 1;
-            if no_progress > MAX_RECLAIM_RETRIES {
-                return Err(Errno::ENOMEM);
+            match () {
+                () if wait_for_frames(&ticket) => waiter.go_on(),
+                () if self.anything_reclaimable_for(kind) => waiter.held_up(),
+                () => waiter.refused()?,
             }
         }
     }
@@ -353,11 +349,11 @@ impl Mm {
         })
     }
 
-    /// Frees descriptors and index nodes, and a whole block for more of them if need be.
-    pub(crate) fn make_room_for_metadata(&self) {
+    /// Frees descriptors and index nodes, and a whole block for more of them if need be; whether something went.
+    pub(crate) fn make_room_for_metadata(&self) -> bool {
         self.nodes.advance();
         if self.shrink_tables(TABLES) > 0 {
-            return;
+            return true;
         }
         let evicted = self.shrink_lru(BATCH);
         if self.frames.leaving() > 0 {
@@ -371,8 +367,10 @@ impl Mm {
             self.nodes.wait_for_limbo();
         }
         let usage = self.usage();
+        let mut given = 0;
         if usage.limit_bytes.saturating_sub(usage.total_bytes()) < METADATA_SLACK {
-            self.evacuate_blocks(1);
+            given = self.evacuate_blocks(1);
         }
+        evicted + given > 0
     }
 }

@@ -8,17 +8,19 @@
 //! background reclaimer asks them; a caller that cannot wait for it evicts pages.
 //!
 //! What is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
-//! background reclaimer asks before the room for metadata is used up.
+//! background reclaimer asks before the room for metadata is used up. For callers that would be refused otherwise it asks
+//! for what they hold within their share, too ([`waiting`](super::waiting)).
 //!
 //! # Locking
 //!
 //! *Protects*: the list. *Order*: leaf; the caches are called without it. The times beside it are hints: Relaxed.
 
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::time::{Duration, coarse_monotonic_ms, sleep};
+use foliocache_sync::time::{Duration, coarse_monotonic_ms};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 
+use super::waiting::{Need, Waiter};
 use crate::mm::Mm;
 
 /// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low, and the
@@ -42,8 +44,24 @@ const RETRY_AFTER_MS: u64 = 20;
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
 const AGAIN_MS: u64 = 4;
 
-/// How long a caller that may wait does so before it asks again.
-const PAUSE: Duration = Duration::from_millis(2);
+/// What a cache of metadata gave up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Bytes that are the bound's again.
+    pub bytes: u64,
+    /// Whether more is on its way: readers or other threads have it still, or somebody outside was asked to let go of it.
+    pub more: bool,
+}
+
+impl GivenUp {
+    /// Of two caches.
+    fn and(self, other: GivenUp) -> GivenUp {
+        GivenUp {
+            bytes: self.bytes + other.bytes,
+            more: self.more || other.more,
+        }
+    }
+}
 
 /// A cache of metadata.
 #[doc(alias = "shrinker")]
@@ -55,7 +73,7 @@ pub trait Shrinker: Send + Sync {
     ///
     /// Context: no read section, and no lock that the end of what is given up needs. May wait for RCU
     /// readers; waits neither for memory nor for I/O.
-    fn shrink(&self, bytes: u64);
+    fn shrink(&self, bytes: u64) -> GivenUp;
 
     /// Bytes that are charged and that it keeps nothing for: room for its own. Cheap.
     fn spare(&self) -> u64 {
@@ -85,7 +103,8 @@ impl Mm {
         bytes: u64,
         elsewhere: &dyn Fn() -> bool,
     ) -> Result<(), Errno> {
-        if self.try_charge_metadata(bytes) {
+        let favours_others = self.rounds.favour_others();
+        if !favours_others && self.try_charge_metadata(bytes) {
             return Ok(());
         }
         if elsewhere() {
@@ -93,19 +112,10 @@ impl Mm {
             return Ok(());
         }
         let now = coarse_monotonic_ms();
-        if now < self.no_metadata_until.load(Ordering::Relaxed) {
+        if favours_others || now < self.no_metadata_until.load(Ordering::Relaxed) {
             return Err(Errno::ENOMEM);
         }
-        for attempt in 0..ATTEMPTS {
-            let batch = (BATCH << (attempt * LARGER)).min(self.ahead());
-            if self.shrink_caches(bytes.max(batch)) == 0 {
-                break;
-            }
-            if elsewhere() || self.take_metadata(bytes) {
-                return Ok(());
-            }
-        }
-        let charged = self.charge_metadata(bytes);
+        let charged = self.charge_before_names(bytes, elsewhere);
         if charged.is_err() {
             self.no_metadata_until
                 .store(now + RETRY_AFTER_MS, Ordering::Relaxed);
@@ -113,25 +123,39 @@ impl Mm {
         charged
     }
 
+    /// Charges metadata for which names give way, and then pages.
+    fn charge_before_names(&self, bytes: u64, elsewhere: &dyn Fn() -> bool) -> Result<(), Errno> {
+        for attempt in 0..ATTEMPTS {
+            let batch = (BATCH << (attempt * LARGER)).min(self.ahead());
+            if self.shrink_caches(bytes.max(batch)).is_none() {
+                break;
+            }
+            if elsewhere() || self.take_metadata(bytes) {
+                return Ok(());
+            }
+        }
+        self.charge_metadata(bytes)
+    }
+
     /// As [`Mm::charge_cached_metadata`], for what a caller is about to use: names and inodes that nobody needs give
-    /// way to it. Where it is refused it is tried again for so long, since those who hold others were asked to give
-    /// them up.
+    /// way to it. It is refused only once a round of the background reclaimer finds nothing to give up, and `patience` is
+    /// over: those who hold names were asked to give them up. Without `patience` it is for what can be done without.
     ///
-    /// Context: as [`Shrinker::shrink`]; blocks for `patience` at most.
+    /// Context: as [`Shrinker::shrink`]; blocks for `patience` after the last that was given up.
     ///
     /// # Errors
     /// As [`Mm::charge_metadata`].
     pub fn charge_used_metadata(&self, bytes: u64, patience: Duration) -> Result<(), Errno> {
-        let charge = || self.charge_cached_metadata(bytes, &|| false);
-        let mut charged = charge();
-        for _ in 0..patience.as_millis() / PAUSE.as_millis() {
-            if charged.is_ok() {
-                break;
-            }
-            sleep(PAUSE);
-            charged = charge();
+        if patience.is_zero() {
+            return self.charge_cached_metadata(bytes, &|| false);
         }
-        charged
+        let mut waiter = Waiter::new(self, Need::Handles, patience);
+        while !self.try_charge_metadata(bytes)
+            && self.charge_before_names(bytes, &|| false).is_err()
+        {
+            waiter.refused()?;
+        }
+        Ok(())
     }
 
     /// Charges metadata if there is room without making any.
@@ -176,30 +200,51 @@ impl Mm {
         }
         let wanted = self.ahead();
         let spare: u64 = self.caches().iter().map(|cache| cache.spare()).sum();
-        let asked = match wanted.saturating_sub(spare) {
-            0 => 0,
+        let given = match wanted.saturating_sub(spare) {
+            0 => None,
             missing => self.shrink_caches(missing),
         };
-        let pause = if asked > 0 { AGAIN_MS } else { RETRY_AFTER_MS };
+        let pause = match given {
+            Some(_) => AGAIN_MS,
+            None => RETRY_AFTER_MS,
+        };
         self.no_ahead_until
             .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);
     }
 
     /// Has the caches give up so many bytes of what they hold beyond their share, each in proportion;
-    /// returns how many bytes it asked for.
+    /// returns what they gave up, nothing where they hold no more than that.
     ///
     /// Context: as [`Shrinker::shrink`].
-    pub(super) fn shrink_caches(&self, bytes: u64) -> u64 {
-        let caches = self.caches();
-        let held: Vec<u64> = caches.iter().map(|cache| cache.bytes()).collect();
-        let all: u64 = held.iter().sum();
-        let bytes = bytes.min(self.metadata_surplus(all, bytes.min(BATCH)));
-        if bytes > 0 {
-            for (cache, held) in caches.iter().zip(held) {
-                cache.shrink((u128::from(bytes) * u128::from(held) / u128::from(all)) as u64);
+    pub(super) fn shrink_caches(&self, bytes: u64) -> Option<GivenUp> {
+        let caches = Held::new(self.caches());
+        let bytes = bytes.min(self.metadata_surplus(caches.all, bytes.min(BATCH)));
+        (bytes > 0).then(|| caches.shrink(bytes))
+    }
+
+    /// Makes room for callers that found no page to evict: index nodes that nobody uses, what caches hold beyond their
+    /// share, and if all that is nothing, what they hold within it.
+    ///
+    /// Context: as [`Shrinker::shrink`].
+    pub(super) fn make_room_for_waiters(&self) -> GivenUp {
+        self.nodes.wait_for_limbo();
+        let mut given = GivenUp {
+            bytes: self.nodes.shrink() as u64,
+            more: false,
+        };
+        let steps = [self.ahead(), u64::MAX];
+        for bytes in steps {
+            if given.bytes == 0 {
+                given = given.and(self.shrink_caches(bytes).unwrap_or_default());
             }
         }
-        bytes
+        for bytes in steps {
+            if given.bytes == 0 {
+                let caches = Held::new(self.caches());
+                given = given.and(caches.shrink(bytes.min(caches.all)));
+            }
+        }
+        given
     }
 
     /// Has the caches give up all that is not in use.
@@ -207,12 +252,39 @@ impl Mm {
     /// Context: as [`Shrinker::shrink`].
     pub(crate) fn drop_idle_caches(&self) {
         for cache in self.caches() {
-            cache.shrink(cache.bytes());
+            let _given = cache.shrink(cache.bytes());
         }
     }
 
     fn caches(&self) -> Vec<Arc<dyn Shrinker>> {
         let shrinkers = self.shrinkers.lock();
         shrinkers.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// The caches, and what each holds.
+struct Held {
+    caches: Vec<(Arc<dyn Shrinker>, u64)>,
+    all: u64,
+}
+
+impl Held {
+    fn new(caches: Vec<Arc<dyn Shrinker>>) -> Self {
+        let caches: Vec<_> = (caches.into_iter())
+            .map(|cache| {
+                let held = cache.bytes();
+                (cache, held)
+            })
+            .collect();
+        let all = caches.iter().map(|(_, held)| held).sum();
+        Self { caches, all }
+    }
+
+    /// Has each give up its part of so many bytes.
+    fn shrink(&self, bytes: u64) -> GivenUp {
+        let part = |held: u64| u128::from(bytes) * u128::from(held) / u128::from(self.all.max(1));
+        (self.caches.iter())
+            .map(|(cache, held)| cache.shrink(part(*held) as u64))
+            .fold(GivenUp::default(), GivenUp::and)
     }
 }

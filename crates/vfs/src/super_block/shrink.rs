@@ -19,7 +19,7 @@ use super::removed::{LOOK, Removed};
 use crate::dcache::{DENTRY_BYTES, DentryCache};
 use crate::filesystem::FileSystem;
 use crate::inode::{Inode, inode_bytes};
-use foliocache_mm::Shrinker;
+use foliocache_mm::{GivenUp, Shrinker};
 use foliocache_sync::rank::{Rank, RankedRwLock};
 use foliocache_sync::{Arc, Mutex, Weak};
 
@@ -31,12 +31,19 @@ pub(super) struct Caches {
     pub(super) removed: Removed,
 }
 
+impl Caches {
+    /// Bytes charged for names and inodes.
+    fn bytes(&self) -> u64 {
+        self.dcache.bytes() + self.fs.inode_bytes()
+    }
+}
+
 /// Somebody who holds inodes on behalf of others and can have them given back.
 pub trait InodeHolder: Send + Sync {
-    /// About so many of the inodes that it holds are wanted back, with their names.
+    /// About so many of the inodes that it holds are wanted back, with their names; whether some may come.
     ///
     /// Context: that of reclaim: does not wait, and takes no locks but leaves.
-    fn want_back(&self, nr: usize);
+    fn want_back(&self, nr: usize) -> bool;
 }
 
 /// What memory reclaim knows of a `SuperBlock`; nothing once that is dropped.
@@ -62,14 +69,18 @@ impl Shrinkable {
         holders.push(holder);
     }
 
-    fn want_back(&self, nr: usize) {
+    fn want_back(&self, nr: usize) -> bool {
         let holders: Vec<Arc<dyn InodeHolder>> = {
             let holders = self.holders.lock();
             holders.iter().filter_map(Weak::upgrade).collect()
         };
-        for holder in &holders {
-            holder.want_back(nr.div_ceil(holders.len()));
-        }
+        let each = nr.div_ceil(holders.len().max(1));
+        // All of them are asked.
+        let asked: Vec<bool> = holders
+            .iter()
+            .map(|holder| holder.want_back(each))
+            .collect();
+        asked.contains(&true)
     }
 
     /// Runs `with` on the caches; nothing where they are gone, or going.
@@ -97,7 +108,7 @@ impl Shrinkable {
 
 impl Shrinker for Shrinkable {
     fn bytes(&self) -> u64 {
-        self.with(|caches| caches.dcache.bytes() + caches.fs.inode_bytes())
+        self.with(Caches::bytes)
     }
 
     fn spare(&self) -> u64 {
@@ -108,8 +119,9 @@ impl Shrinker for Shrinkable {
         })
     }
 
-    fn shrink(&self, bytes: u64) {
+    fn shrink(&self, bytes: u64) -> GivenUp {
         self.with(|caches| {
+            let (before, mut asked) = (caches.bytes(), false);
             let (names, inodes) = (caches.dcache.bytes(), caches.fs.inode_bytes());
             let part = |held: u64, each: u64| {
                 let all = u128::from((names + inodes).max(1));
@@ -117,16 +129,23 @@ impl Shrinker for Shrinkable {
                 usize::try_from(part as u64 / each + 1).unwrap_or(usize::MAX)
             };
             let wanted = part(names, DENTRY_BYTES);
-            let missing_names = wanted.saturating_sub(caches.dcache.shrink(wanted));
+            let gone_names = caches.dcache.shrink(wanted);
+            let missing_names = wanted.saturating_sub(gone_names);
             // Not for what others free: whoever reclaims may be at work for another file system, which this store must not
             // hold up.
             caches.dcache.flush_limbo();
             let wanted = part(inodes, inode_bytes());
-            let missing_inodes = wanted.saturating_sub(caches.fs.shrink_inodes(wanted));
+            let gone_inodes = caches.fs.shrink_inodes(wanted);
+            let missing_inodes = wanted.saturating_sub(gone_inodes);
             let missing = missing_names.max(missing_inodes);
             if missing > 0 && names + inodes > 0 {
-                self.want_back(missing);
+                asked = self.want_back(missing);
             }
-        });
+            GivenUp {
+                bytes: before.saturating_sub(caches.bytes()),
+                // What went may keep its page still, or another thread frees it.
+                more: asked || gone_names + gone_inodes > 0,
+            }
+        })
     }
 }

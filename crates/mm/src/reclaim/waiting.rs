@@ -1,0 +1,385 @@
+//! Waiting for the background reclaimer, and when a caller may be refused memory (decision 78).
+//!
+//! # Model
+//!
+//! A caller that needs memory evicts pages itself. Names and inodes are given up for it by the background reclaimer, whose
+//! rounds are numbered. A caller that finds no page to evict asks for a round that begins after its request.
+//!
+//! ```text
+//!   look ──refused──▶ a page that may be evicted, now or once it is written? ──yes──▶ make room, look again
+//!    ▲                    │ no
+//!    │                a round that begins now
+//!    │                    ├─ gave something up ─────────────▶ look again
+//!    │                    ├─ more is on its way ────────────▶ look again, until nothing has come for some time
+//!    └── the last look ◀──┴─ nothing left
+//!          refused: ENOMEM
+//! ```
+//!
+//! The last look comes after the round: what others gave back meanwhile counts. No number of rounds or looks ends a wait.
+//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`]), what others may give
+//! back of their own accord ([`Need`]), and the end of a round that a store holds up ([`LONGEST_ROUND`]).
+//!
+//! # Invariants
+//!
+//! 1. A caller is refused only after a round that began after a look of its own, and that found nothing.
+//! 2. The background reclaimer never waits for a round.
+//! 3. A round that somebody waits for is not held up by evictions: those come after its end, and stop for the next one.
+//!
+//! # Locking
+//!
+//! *Protects*: the numbers. *Order*: leaf. *May block*: [`Waiter::refused`], until a round ends. The round takes the locks
+//! of [`Shrinker::shrink`](super::Shrinker::shrink), so the caller holds none of them.
+//!
+//! # Memory ordering
+//!
+//! `favoured_until` is a hint: Relaxed.
+
+use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::thread::{self, ThreadId};
+use foliocache_sync::time::{self, Duration, Instant, coarse_monotonic_ms, sleep};
+use foliocache_sync::{Condvar, Mutex, rank};
+use foliocache_sys::Errno;
+
+use super::shrinker::GivenUp;
+use crate::charge::MetadataCharge;
+use crate::mm::Mm;
+
+/// How long a caller waits for a round at most: a store that does not answer may hold the reclaimer up for ever.
+const LONGEST_ROUND: Duration = Duration::from_secs(30);
+
+/// First and longest pause between two rounds while more is on its way.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
+
+/// How long what a round gave up is kept from names that can be done without, in milliseconds.
+const FAVOURED_MS: u64 = 20;
+
+/// The rounds of a cache's background reclaimer.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    state: Mutex<State>,
+    ended: Condvar,
+    /// Until when callers that waited have what a round gave up to themselves, in coarse milliseconds.
+    favoured_until: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reclaimer: Option<ThreadId>,
+    begun: u64,
+    ended: u64,
+    /// The latest round that a caller asked for.
+    asked: u64,
+    /// The latest rounds that gave something up, and that left more on its way.
+    freed_in: u64,
+    more_in: u64,
+}
+
+impl State {
+    /// What the rounds from `first` on found.
+    fn found_since(&self, first: u64) -> Found {
+        match () {
+            () if self.freed_in >= first => Found::Memory,
+            () if self.more_in >= first => Found::More,
+            () => Found::Nothing,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Memory,
+    More,
+    Nothing,
+}
+
+/// A round of the reclaimer; ends as it is dropped. One that panicked has not found out whether there is more.
+pub(super) struct Round<'a> {
+    rounds: &'a Rounds,
+    given: GivenUp,
+    /// Somebody waits for it.
+    pub(super) is_awaited: bool,
+}
+
+impl Round<'_> {
+    pub(super) fn end(mut self, given: GivenUp) {
+        self.given = given;
+    }
+}
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        let mut state = self.rounds.state.lock();
+        state.ended = state.begun;
+        if self.given.bytes > 0 {
+            state.freed_in = state.ended;
+        }
+        if self.given.more {
+            state.more_in = state.ended;
+        }
+        if self.is_awaited && self.given.bytes > 0 {
+            let until = coarse_monotonic_ms() + FAVOURED_MS;
+            // Relaxed: see the module's header.
+            self.rounds.favoured_until.store(until, Ordering::Relaxed);
+        }
+        drop(state);
+        self.rounds.ended.notify_all();
+    }
+}
+
+impl Rounds {
+    /// Begins a round. Context: the background reclaimer.
+    pub(super) fn begin(&self) -> Round<'_> {
+        let mut state = self.state.lock();
+        state.reclaimer = Some(thread::current().id());
+        state.begun += 1;
+        Round {
+            rounds: self,
+            given: GivenUp {
+                bytes: 0,
+                more: true,
+            },
+            is_awaited: state.asked >= state.begun,
+        }
+    }
+
+    /// Whether somebody waits for a round that has not ended.
+    pub(super) fn are_awaited(&self) -> bool {
+        let state = self.state.lock();
+        state.asked > state.ended
+    }
+
+    /// Whether what was given up a moment ago is for callers that waited for it.
+    pub(super) fn favour_others(&self) -> bool {
+        // Relaxed: see the module's header.
+        let until = self.favoured_until.load(Ordering::Relaxed);
+        until > 0 && coarse_monotonic_ms() < until
+    }
+
+    /// Waits for a round that begins after the call, which `wake` asks for.
+    fn wait(&self, wake: impl FnOnce()) -> Found {
+        let asked = {
+            let mut state = self.state.lock();
+            if state.reclaimer == Some(thread::current().id()) {
+                return Found::Nothing;
+            }
+            state.asked = state.begun + 1;
+            state.asked
+        };
+        wake();
+        let start = Instant::now();
+        let mut state = self.state.lock();
+        while state.ended < asked {
+            let left = LONGEST_ROUND.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            state = match time::passes() {
+                true => self.ended.wait_timeout(state, left).0,
+                false => self.ended.wait(state),
+            };
+        }
+        state.found_since(asked)
+    }
+}
+
+/// What a caller needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Frames. What names give up becomes frames only in units of 2 MiB: it counts if metadata is less than ever before. Others
+    /// that move folios may have free frames in hand for some milliseconds.
+    Frames,
+    /// Metadata of pages.
+    Metadata,
+    /// Metadata that others may give back of their own accord: they close files.
+    Handles,
+}
+
+/// A caller that was refused memory, from its first look to its last.
+pub(crate) struct Waiter<'a> {
+    mm: &'a Mm,
+    need: Need,
+    patience: Duration,
+    least_metadata: u64,
+    /// When it began to wait for what it has seen nothing of since.
+    since: Option<Instant>,
+    pause: Duration,
+    /// The next look is the last.
+    is_last: bool,
+    has_waited: bool,
+}
+
+impl Mm {
+    /// For a caller that needs memory.
+    pub(crate) fn waiter(&self, need: Need) -> Waiter<'_> {
+        Waiter::new(self, need, MetadataCharge::PATIENCE)
+    }
+}
+
+impl<'a> Waiter<'a> {
+    /// Waits so long for what may never come.
+    pub(super) fn new(mm: &'a Mm, need: Need, patience: Duration) -> Self {
+        Self {
+            mm,
+            need,
+            patience,
+            least_metadata: u64::MAX,
+            since: None,
+            pause: PAUSES[0],
+            is_last: false,
+            has_waited: false,
+        }
+    }
+
+    /// Pages were evicted, and more are needed. Names that hold more than their share are to go, too.
+    pub(crate) fn evicted(&mut self) {
+        self.go_on();
+        self.mm.background.wake();
+    }
+
+    /// Something was made free: the wait begins anew.
+    pub(crate) fn go_on(&mut self) {
+        (self.since, self.pause, self.is_last) = (None, PAUSES[0], false);
+    }
+
+    /// Nothing was made free, but may be once pages are written or let go of. Has the reclaimer give up names meanwhile,
+    /// after a while also those that it leaves alone otherwise.
+    pub(crate) fn held_up(&mut self) {
+        self.is_last = false;
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.patience {
+            self.mm.background.wake();
+            return;
+        }
+        self.round();
+        self.since = None;
+    }
+
+    /// Waits for a round after a look that found neither memory nor a page to evict.
+    ///
+    /// Context: **sleeps**; no lock that [`Shrinker::shrink`](super::Shrinker::shrink) takes, no read section.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there was nothing left before that look, which was the last.
+    pub(crate) fn refused(&mut self) -> Result<(), Errno> {
+        if self.is_last {
+            return Err(Errno::ENOMEM);
+        }
+        match self.round() {
+            Found::Memory if self.need != Need::Frames || self.is_new_low() => self.go_on(),
+            Found::Nothing if self.need == Need::Metadata => self.is_last = true,
+            _ if self.is_patient() => self.rest(),
+            _ => self.is_last = true,
+        }
+        Ok(())
+    }
+
+    /// Whether there is less metadata than it has seen before: units of 2 MiB may come of it.
+    fn is_new_low(&mut self) -> bool {
+        let now = self.mm.frames.metadata();
+        let is_new = now < self.least_metadata;
+        self.least_metadata = self.least_metadata.min(now);
+        is_new
+    }
+
+    /// Whether its time is not over yet, since something was made free.
+    fn is_patient(&mut self) -> bool {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        time::passes() && since.elapsed() < self.patience
+    }
+
+    fn rest(&mut self) {
+        sleep(self.pause);
+        self.pause = (2 * self.pause).min(PAUSES[1]);
+    }
+
+    fn round(&mut self) -> Found {
+        if foliocache_sync::planted!(memory_given_up_by_count) {
+            return Found::Nothing;
+        }
+        rank::might_sleep();
+        self.has_waited = true;
+        self.mm.rounds.wait(|| self.mm.background.wake())
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.has_waited {
+            // Relaxed: see the module's header.
+            self.mm.rounds.favoured_until.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use foliocache_sync::Arc;
+    use foliocache_sync::atomic::AtomicBool;
+
+    const NOTHING: GivenUp = GivenUp {
+        bytes: 0,
+        more: false,
+    };
+    const SOME: GivenUp = GivenUp {
+        bytes: 1,
+        more: false,
+    };
+
+    /// Waits until somebody waits for the next round.
+    fn until_awaited(rounds: &Rounds) {
+        while !rounds.are_awaited() {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_round_that_began_before_the_request_does_not_count() {
+        let rounds = Arc::new(Rounds::default());
+        thread::scope(|scope| {
+            let reclaimer = {
+                let rounds = Arc::clone(&rounds);
+                let (asked, ended) = (Arc::new(AtomicBool::new(false)), rounds.clone());
+                let before = scope.spawn({
+                    let asked = Arc::clone(&asked);
+                    move || {
+                        let early = ended.begin();
+                        asked.store(true, Ordering::Release);
+                        until_awaited(&ended);
+                        early.end(NOTHING);
+                        ended.begin().end(SOME);
+                    }
+                });
+                while !asked.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                before
+            };
+            assert_eq!(rounds.wait(|| ()), Found::Memory);
+            reclaimer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_round_that_ends_early_leaves_the_question_open() {
+        let rounds = Rounds::default();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| rounds.wait(|| ()));
+            until_awaited(&rounds);
+            drop(rounds.begin());
+            assert_eq!(waiter.join().unwrap(), Found::More);
+            let waiter = scope.spawn(|| rounds.wait(|| ()));
+            until_awaited(&rounds);
+            rounds.begin().end(NOTHING);
+            assert_eq!(waiter.join().unwrap(), Found::Nothing);
+        });
+    }
+
+    #[test]
+    fn the_reclaimer_does_not_wait_for_itself() {
+        let rounds = Rounds::default();
+        let round = rounds.begin();
+        assert_eq!(rounds.wait(|| unreachable!()), Found::Nothing);
+        drop(round);
+    }
+}
