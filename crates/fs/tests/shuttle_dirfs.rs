@@ -188,7 +188,7 @@ fn open_by_inode(small: &Small) {
 
 #[test]
 fn a_file_that_is_replaced_or_removed_is_one_version_for_whoever_opens_it() {
-    run(200, |seed| {
+    run(800, |seed| {
         let small = Arc::new(Small::new(seed));
         drop(small.make("v", 1));
         let removes = seed / 3 % 2 == 1;
@@ -220,7 +220,7 @@ fn a_file_that_is_replaced_or_removed_is_one_version_for_whoever_opens_it() {
 /// The last close of a file without a name, beside openings of its inode, and the drop of that.
 #[test]
 fn a_file_without_a_name_keeps_its_data_from_one_opening_to_the_next() {
-    run(200, |seed| {
+    run(800, |seed| {
         let small = Arc::new(Small::new(seed));
         let file = small.make("v", 1);
         let inodes: [_; 2] = std::array::from_fn(|_| small.look_up("v").expect("it is there"));
