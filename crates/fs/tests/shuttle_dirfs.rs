@@ -10,7 +10,7 @@ mod common;
 use common::{on_tmpfs, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions, WritebackAtClose};
 use foliocache_mm::{Mm, MmConfig, PAGE_SIZE};
-use foliocache_sync::model::{run_seeds, with_virtual_time};
+use foliocache_sync::model::{Execution, run_seeds, with_virtual_time};
 use foliocache_sync::time::{Duration, sleep};
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
@@ -18,6 +18,7 @@ use foliocache_vfs::{
     FileSystem, Inode, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SlabArc, SuperBlock,
     WalkError,
 };
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 /// Bytes of a file.
@@ -141,15 +142,20 @@ fn assert_whole(file: &OpenFile) {
     assert!(bytes[..read] == [first; LEN], "{read} bytes of {first}");
 }
 
-/// Runs `model` with so many seeds.
+/// Runs `model` with so many seeds, most of which have to lead to different schedules.
 fn run(seeds: u64, model: fn(u64)) {
     let _alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
-    let ran = run_seeds(
-        0..seeds,
-        |_| {},
-        move |seed| with_virtual_time(|| model(seed)),
-    );
+    let schedules = std::sync::Arc::new(std::sync::Mutex::new(BTreeSet::new()));
+    let seen = std::sync::Arc::clone(&schedules);
+    let ended = move |execution: Execution| {
+        seen.lock().expect("no panic").insert(execution.hash);
+    };
+    let ran = run_seeds(0..seeds, ended, move |seed| {
+        with_virtual_time(|| model(seed));
+    });
     assert_eq!(ran, Ok(()), "the seed that failed");
+    let different = schedules.lock().expect("no panic").len() as u64;
+    assert!(different >= seeds / 2, "{different} schedules only");
 }
 
 fn spawn(small: &Arc<Small>, run: impl FnOnce(&Small) + Send + 'static) -> thread::JoinHandle<()> {
@@ -188,7 +194,7 @@ fn open_by_inode(small: &Small) {
 
 #[test]
 fn a_file_that_is_replaced_or_removed_is_one_version_for_whoever_opens_it() {
-    run(200, |seed| {
+    run(800, |seed| {
         let small = Arc::new(Small::new(seed));
         drop(small.make("v", 1));
         let removes = seed / 3 % 2 == 1;
@@ -220,7 +226,7 @@ fn a_file_that_is_replaced_or_removed_is_one_version_for_whoever_opens_it() {
 /// The last close of a file without a name, beside openings of its inode, and the drop of that.
 #[test]
 fn a_file_without_a_name_keeps_its_data_from_one_opening_to_the_next() {
-    run(200, |seed| {
+    run(800, |seed| {
         let small = Arc::new(Small::new(seed));
         let file = small.make("v", 1);
         let inodes: [_; 2] = std::array::from_fn(|_| small.look_up("v").expect("it is there"));

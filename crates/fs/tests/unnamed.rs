@@ -170,3 +170,24 @@ fn temporary_files_are_not_written() {
         );
     }
 }
+
+/// It is written like that of other files when memory is short.
+#[test]
+fn data_of_held_files_without_names_makes_room_for_more() {
+    const SIZE: usize = 1 << 20;
+    let content = |number: u8| vec![number + 1; SIZE];
+    let source = Source::new(WritebackAtClose::Begin);
+    let held: Vec<_> = (0..30)
+        .map(|number| {
+            drop(source.create("file", &content(number)));
+            let inode = source.find("file");
+            source.unlink("file");
+            inode
+        })
+        .collect();
+    for (number, inode) in (0..).zip(&held) {
+        assert!(source.read(inode) == content(number), "file {number}");
+    }
+    held.into_iter().for_each(Inode::put);
+    assert!(source.is_empty());
+}
