@@ -20,6 +20,9 @@ const ENTRY_BYTES: u64 = 160;
 /// Size that a directory shows for each of its names.
 const SHOWN_ENTRY_BYTES: i64 = 32;
 
+/// How long a name waits for what others may give up, beyond a round of the reclaimer.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 pub(super) enum Data {
     File,
     /// Apart: most nodes are files.
@@ -124,7 +127,7 @@ impl MemNode {
     pub(super) fn charge(&self, bytes: u64) -> Result<(), Errno> {
         self.shared
             .mm
-            .charge_used_metadata(bytes, Duration::ZERO)
+            .charge_used_metadata(bytes, PATIENCE)
             .map_err(|_| Errno::ENOSPC)?;
         // Relaxed: a sum, read when nobody else has the node.
         self.charged.fetch_add(bytes, Ordering::Relaxed);
