@@ -114,7 +114,7 @@ fn use_temporary(path: &Path, round: u64) {
 /// The other process: does what it is told, line by line.
 #[test]
 #[ignore = "system tier"]
-fn user() {
+fn user_of_the_mount() {
     let Some(place) = env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
@@ -169,7 +169,12 @@ impl Bed {
         options.kernel_cache = kernel_cache;
         let mount = Mount::new(names, &place, &options).unwrap();
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "user", "--include-ignored", "--nocapture"]);
+        command.args([
+            "--exact",
+            "user_of_the_mount",
+            "--include-ignored",
+            "--nocapture",
+        ]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.env(PLACE, &place).spawn().unwrap();
         Bed {
