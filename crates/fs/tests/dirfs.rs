@@ -883,3 +883,50 @@ fn files_that_are_open_are_opened_again_as_their_mode_is_then() {
         drop(made);
     });
 }
+
+/// The name of a new file is made durable through its directory, which may be closed to the user by then.
+#[test]
+fn a_new_file_is_synced_though_its_directory_may_not_be_opened() {
+    if lacks("root") {
+        return;
+    }
+    let source = on_disk();
+    let chmod = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    chmod(source.path(), 0o777);
+    let fs = plain(source.path());
+    as_nobody(|| {
+        let nobody = OpContext {
+            uid: NOBODY,
+            ..ROOT
+        };
+        for closed in ["in", "above", "root"] {
+            let above = fs.mkdir(&nobody, &fs.root(), OsStr::new(closed), 0o777);
+            let above = above.expect("mkdir");
+            let dir = fs.mkdir(&nobody, &above, OsStr::new("dir"), 0o777);
+            let dir = dir.expect("mkdir");
+            let made = fs.create(&nobody, &dir, OsStr::new("new"), 0o600, OpenFlags::WRITE);
+            let made = made.expect("create");
+            let listed = fs.opendir(&dir).expect("opendir");
+            write_all(&made, b"data", 0);
+            // What may be closed to a user who made it: entering it alone, or all of it.
+            match closed {
+                "in" => chmod(&source.path().join("in/dir"), 0),
+                "above" => chmod(&source.path().join("above"), 0o300),
+                _ => {
+                    chmod(&source.path().join("root/dir"), 0o300);
+                    chmod(&source.path().join("root"), 0);
+                }
+            }
+            assert_eq!(made.fsync(), Ok(()), "{closed}");
+            assert_eq!(listed.fsync(), Ok(()), "{closed}");
+            assert_eq!(made.fsync(), Ok(()), "{closed}");
+        }
+    });
+    chmod(&source.path().join("root"), 0o700);
+    for closed in ["in", "above", "root"] {
+        let path = source.path().join(closed).join("dir/new");
+        assert_eq!(fs::read(path).expect("source"), b"data");
+    }
+}

@@ -216,18 +216,21 @@ impl DirNode {
     /// Makes the attributes and the name durable after the data was.
     pub(super) fn sync_attributes(&self, datasync: bool) -> Result<(), Errno> {
         if let Some(file) = self.regular() {
-            let mut fds = file.io.lock().fds.clone();
+            let held = file.io.lock().fds.clone();
             let is_durable = || file.attributes.is_durable() && !file.io.lock().overwritten;
-            if !datasync && fds.is_none() && !is_durable() {
-                fds = Some(self.descriptors(false)?);
-            }
-            if !datasync && let Some(fds) = fds {
-                self.restamp(&fds)?;
+            if !datasync && !(held.is_none() && is_durable()) {
+                let fds = match held.map_or_else(|| self.descriptors(false), Ok) {
+                    // A handle that needed none is open, and the mode is another one since.
+                    Err(Errno::EACCES) => None,
+                    opened => Some(opened?),
+                };
+                fds.as_ref().map_or(Ok(()), |fds| self.restamp(fds))?;
                 let _syncing = file.syncing.lock();
                 let calls = &self.shared.sync_calls;
-                let fsync = || match foliocache_sync::planted!(attributes_not_synced) {
-                    true => Ok(()),
-                    false => calls.make(SyncCall::File, &fds.buffered, self.identity.dev),
+                let fsync = || match &fds {
+                    _ if foliocache_sync::planted!(attributes_not_synced) => Ok(()),
+                    Some(fds) => calls.make(SyncCall::File, &fds.buffered, self.identity.dev),
+                    None => self.sync_file_system(self),
                 };
                 if mem::take(&mut file.io.lock().overwritten) {
                     file.attributes.changed();
