@@ -28,7 +28,7 @@
 use super::NodeOps;
 use super::magic::XFS;
 use super::node::DirNode;
-use super::state::{Batched, FileState, LocalChange, OngoingChange, StatSample};
+use super::state::{FileState, LocalChange, OngoingChange, StatSample};
 use super::stats::{Fallback, count};
 use super::sync_calls::SyncCall;
 use super::{Shared, transfer};
@@ -68,6 +68,8 @@ fn is_one_page(range: &Range<u64>) -> bool {
 pub(super) struct Descriptors {
     pub(super) buffered: Arc<OwnedFd>,
     pub(super) writable: bool,
+    /// Writes go to the end of the file alone, see [`append_only`](super::append_only).
+    pub(super) appends: bool,
     direct: OnceLock<Option<Direct>>,
     /// Direct I/O was refused after it had been allowed. Relaxed everywhere: whoever misses it is
     /// refused once more.
@@ -79,6 +81,7 @@ impl Descriptors {
         Descriptors {
             buffered: Arc::new(buffered),
             writable,
+            appends: false,
             direct: OnceLock::new(),
             direct_refused: AtomicBool::new(false),
         }
@@ -94,7 +97,7 @@ impl Descriptors {
     /// The descriptor for direct I/O, unless it is refused.
     pub(super) fn direct(&self, shared: &Shared) -> Option<&Direct> {
         // Relaxed: see the field.
-        if self.direct_refused.load(Ordering::Relaxed) {
+        if self.appends || self.direct_refused.load(Ordering::Relaxed) {
             return None;
         }
         if let Some(known) = self.direct.get() {
@@ -166,8 +169,11 @@ impl DirNode {
         {
             return Ok((fds, None));
         }
-        let (opened, stat) = self.shared.with_room(|| self.open(access(writable)))?;
-        Ok((file.install(Descriptors::new(opened, writable)), stat))
+        let (opened, stat) = match self.shared.with_room(|| self.open(access(writable))) {
+            Err(Errno::EPERM) if writable => self.open_to_append()?,
+            opened => opened.map(|(fd, stat)| (Descriptors::new(fd, writable), stat))?,
+        };
+        Ok((file.install(opened), stat))
     }
 
     /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
@@ -244,7 +250,7 @@ impl DirNode {
 
     /// The kernel told a call that was for something else of an error. It does not tell the flush of the data that was
     /// written.
-    fn told_early(&self, error: Errno) {
+    pub(super) fn told_early(&self, error: Errno) {
         let file = self.file();
         if file.unflushed() {
             file.io.lock().error = Some(error);
@@ -253,7 +259,7 @@ impl DirNode {
 
     /// After a failed flush: takes the file's pages out of the kernel's cache, see the module's header. Pages that
     /// another process has mapped stay.
-    fn drop_stale(&self, fds: &Descriptors) {
+    pub(super) fn drop_stale(&self, fds: &Descriptors) {
         let fd = fds.buffered.as_fd();
         // To the end of the file. All that was written before the failure was known is dirty again, or will be: an error
         // is of what is written once more anyway, and may be the one that a batch was told of.
@@ -387,82 +393,20 @@ impl AddressSpaceOperations for NodeOps {
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
-        let fds = self.descriptors(true)?;
-        let file = self.file();
-        if file.io.lock().stale {
-            self.drop_stale(&fds);
-        }
-        let len = transfer::total(segments);
-        let (room, cached) = {
-            let mut io = file.io.lock();
-            io.fresh = None;
-            let end = pos + len as u64;
-            io.grew |= end > io.reached;
-            io.reached = io.reached.max(end);
-            (io.room.take(), io.cached.clone())
-        };
-        let small = room.is_some();
-        let writing = self.shared.batches.as_ref().and_then(|batches| {
-            (batches.dev == self.identity.dev)
-                .then(|| batches.enter(room, Arc::downgrade(&fds.buffered)))
-        });
-        let change = file.begin_change(LocalChange::Data);
-        // Before the write: what it may have done is not durable, however it ends.
-        file.data.changed();
-        let result = match small {
-            true => transfer::write_to_kernel_cache(&self.shared, &fds, pos, segments),
-            false => {
-                let mut earlier = Ok(());
-                let written =
-                    transfer::write(&self.shared, &fds, pos, segments, cached, &mut earlier);
-                if let Err(error) = earlier {
-                    self.told_early(error);
-                }
-                written
-            }
-        };
-        let data = file.data.changed();
-        file.times.changed();
-        // What others do from now on shows. A small file is looked at below, and of a marked one it is told.
-        let looks = !(small || self.shared.options.exclusive || change.is_marked());
-        let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
-        self.end_change(change, stat.flatten().as_ref());
-        let written = result?;
-        if small {
-            count(&self.shared.counters.batched_files);
-            // Nothing may be left to do for the file. If it fails it is tried again before a flush.
-            let _ = self.restamp(&fds);
-        }
-        let mut io = file.io.lock();
-        if let Some(writing) = &writing {
-            let batch = writing.batch.clone();
-            io.batched.retain(|old| !old.is_covered_by(&batch));
-            io.batched.push(Batched {
-                batch,
-                data,
-                size: file.size.begin(),
-                small,
-            });
-        }
-        if written.dropped {
-            io.cached = None;
-        }
-        if let Some(range) = written.buffered {
-            transfer::extend(&mut io.cached, range);
-        }
-        drop(io);
-        drop(writing);
-        let mut done = written.bytes;
-        if done < len.min(PAGE_SIZE) {
-            // The caller takes less than a page for nothing. Going on from there tells why.
-            let from = pos + done as u64;
-            let rest = transfer::part(segments, done..len);
-            let more = fd::write_segments(fds.buffered.as_fd(), from, &rest)?;
-            file.data.changed();
-            transfer::extend(&mut file.io.lock().cached, from..from + more as u64);
-            done += more;
-        }
-        Ok(done)
+        self.write_range(pos, segments)
+    }
+
+    fn appends_only(&self) -> bool {
+        self.file().appends_only()
+    }
+
+    fn append_pages(
+        &self,
+        pos: u64,
+        segments: &[IoSegment],
+        stored: Option<u64>,
+    ) -> Result<usize, Errno> {
+        self.append_range(pos, segments, stored)
     }
 
     fn flush(&self) -> Result<(), Errno> {
@@ -515,6 +459,9 @@ impl AddressSpaceOperations for NodeOps {
         self.change_size(|fds| {
             let fd = fds.buffered.as_fd();
             let before = fd::fstat(fd)?.size;
+            if fds.appends && before == size {
+                return Ok(());
+            }
             let done = fd::ftruncate(fd, size);
             let is_done = || before != size && fd::fstat(fd).is_ok_and(|stat| stat.size == size);
             if done.is_err() && is_done() {

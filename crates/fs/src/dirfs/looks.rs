@@ -257,6 +257,9 @@ impl DirNode {
                 return Ok((file.install(fds), None));
             }
             let writable = flags.write || flags.truncate;
+            if writable {
+                self.look_whether_it_appends();
+            }
             let (fds, stat) = self.open_descriptors(writable)?;
             if stat.is_none() && !credentials::overrides_modes() {
                 let fd = fds.buffered.as_fd();

@@ -16,6 +16,8 @@
 //! | `state` | what is remembered of a regular file, and what was seen of it last |
 //! | `idle` | closed files that still need their descriptors |
 //! | `batch` | small new files, made durable many at a time |
+//! | `write` | writing a range of a file to the source |
+//! | `append_only` | files that are append-only in the source |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
 //! | `magic` | kinds of file systems, by number |
 //! | `room` | whether the source tells in time that it is full |
@@ -45,6 +47,7 @@
 //!
 //! `next_node` hands out numbers that need only differ: `Relaxed`.
 
+mod append_only;
 mod attributes;
 mod batch;
 mod file;
@@ -70,6 +73,7 @@ mod tests;
 mod times;
 mod transfer;
 mod watch;
+mod write;
 mod writers;
 
 pub use loss::LOSS_TARGET;

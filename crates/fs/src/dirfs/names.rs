@@ -215,7 +215,11 @@ impl DirFs {
         }
         self.shared.close_idle(1);
         // Made after the file is found to open at all, and its handle counted: nobody evicts it.
-        let handle = OpenFile::charged(inode.clone(), flags, *ctx, charge)
+        let how = OpenFlags {
+            append_only: writable && file.appends_only(),
+            ..flags
+        };
+        let handle = OpenFile::charged(inode.clone(), how, *ctx, charge)
             .inspect_err(|_| inode.ops().released(inode, writable))?;
         if flags.truncate {
             handle.truncate_at_open()?;

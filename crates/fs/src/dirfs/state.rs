@@ -271,7 +271,7 @@ impl FileState {
     pub(super) fn install(&self, fds: Descriptors) -> Arc<Descriptors> {
         let mut io = self.io.lock();
         match &io.fds {
-            Some(held) if held.writable || !fds.writable => {
+            Some(held) if held.writable && !held.appends || !fds.writable => {
                 let held = held.clone();
                 drop(io);
                 held
