@@ -930,3 +930,66 @@ fn a_new_file_is_synced_though_its_directory_may_not_be_opened() {
         assert_eq!(fs::read(path).expect("source"), b"data");
     }
 }
+
+/// The source stamps a file when data reaches it, later than the write that was shown.
+#[test]
+fn the_change_time_that_was_shown_stays_when_the_inode_leaves_memory() {
+    const FILES: usize = 200;
+    for exclusive in [false, true] {
+        let source = on_disk();
+        let mut options = DirFsOptions::default();
+        options.exclusive = exclusive;
+        let fs = dirfs(&cache(16), source.path(), options);
+        let name = |nr: usize| format!("{nr}");
+        // Small files go by batches.
+        for nr in 0..FILES {
+            let file = create(&fs, &name(nr));
+            write_all(&file, &pattern(nr as u64, 1 + nr * 331), 0);
+        }
+        let shown = |nr: usize| {
+            let attr = fs.getattr(&walk(&fs, &name(nr)).expect("lookup"));
+            let attr = attr.expect("getattr");
+            (attr.ctime, attr.mtime, attr.size)
+        };
+        let before: Vec<_> = (0..FILES).map(shown).collect();
+        let in_source = |nr: usize| {
+            let found = fs::metadata(source.path().join(name(nr))).expect("stat");
+            Timespec::new(found.ctime(), found.ctime_nsec() as u32)
+        };
+        std::thread::sleep(Duration::from_millis(50));
+        fs.sync_fs().expect("sync");
+        let leave = || {
+            for nr in 0..FILES {
+                let inode = walk(&fs, &name(nr)).expect("lookup");
+                let mapping = inode.open_mapping().expect("its pages");
+                mapping.invalidate(0, u64::MAX);
+            }
+            let left = fs.stats().inodes;
+            fs.shrink_inodes(10_000);
+            assert!(fs.stats().inodes < left.saturating_sub(FILES as u64 / 2));
+        };
+        for round in 0..3 {
+            leave();
+            for (nr, before) in before.iter().enumerate() {
+                assert_eq!(shown(nr), *before, "file {nr} in round {round}");
+                if round == 0 {
+                    assert!(in_source(nr) > before.0, "the source stamps it later");
+                }
+                if round == 1 {
+                    let file = open(&fs, &name(nr), OpenFlags::READ);
+                    assert!(read_all(&file) == pattern(nr as u64, 1 + nr * 331));
+                }
+            }
+        }
+        if exclusive {
+            continue;
+        }
+        // What others change is shown as it is.
+        leave();
+        for nr in 0..FILES {
+            let mode = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(source.path().join(name(nr)), mode).expect("chmod");
+            assert_eq!(shown(nr).0, in_source(nr), "file {nr}");
+        }
+    }
+}

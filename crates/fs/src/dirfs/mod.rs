@@ -26,6 +26,7 @@
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `attributes` | `stat`, `setattr` |
 //! | `looks` | what others did to a file |
+//! | `ctimes` | change times that were shown of files whose inodes left memory |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
 //! # Invariants
@@ -50,6 +51,7 @@
 mod append_only;
 mod attributes;
 mod batch;
+mod ctimes;
 mod file;
 mod identity;
 mod idle;
@@ -80,6 +82,7 @@ pub use loss::LOSS_TARGET;
 pub use stats::{DirFsStats, Fallback};
 
 use self::batch::Batches;
+use self::ctimes::Ctimes;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::listing::Listings;
@@ -248,6 +251,7 @@ struct Shared {
     idle: IdleFiles,
     batches: Option<Batches>,
     sync_calls: SyncCalls,
+    ctimes: Ctimes,
     /// The source refuses in time what it has no room for.
     room_is_told: bool,
     /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
@@ -387,6 +391,7 @@ impl DirFs {
             idle: IdleFiles::new(kept),
             batches,
             sync_calls,
+            ctimes: Ctimes::new(mm),
             room_is_told,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),

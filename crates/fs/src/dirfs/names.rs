@@ -18,6 +18,7 @@ use foliocache_vfs::{
     S_ISGID, SlabArc,
 };
 use std::ffi::OsStr;
+use std::mem;
 use std::os::unix::ffi::OsStrExt;
 
 /// The inode of the source itself.
@@ -191,6 +192,9 @@ impl DirFs {
     ) -> Result<OpenFile, Errno> {
         let mm = self.shared.bdi.mm();
         mm.check_fork()?;
+        if flags.write {
+            self.shared.ctimes.make_room();
+        }
         let (fds, charge) = match made {
             Some((fds, charge)) => (Some(fds), charge),
             None => (None, OpenFile::charge(mm)?),
@@ -210,6 +214,9 @@ impl DirFs {
             opens.handles += 1;
             file.count_writer(&mut opens, writable);
             if writable {
+                if !mem::replace(&mut file.io.lock().noted, true) {
+                    self.shared.ctimes.expect();
+                }
                 node.attributes.unsettle();
             }
         }

@@ -404,6 +404,23 @@ impl DirNode {
         if !durable && !self.is_unlinked() {
             self.shared.forgotten_on(self.identity.dev).changed();
         }
+        self.leave_note();
+    }
+
+    /// The inode leaves memory: its change time is noted, see [`ctimes`](super::ctimes).
+    fn leave_note(&self) {
+        let ctimes = &self.shared.ctimes;
+        let Some(file) = self.regular() else { return };
+        let (seen, noted) = {
+            let mut io = file.io.lock();
+            (io.seen, mem::take(&mut io.noted))
+        };
+        if noted {
+            ctimes.expected();
+        }
+        if let Some(seen) = seen.filter(|_| !self.is_unlinked()) {
+            ctimes.note(&self.identity, seen.ctime, self.attributes.get().ctime);
+        }
     }
 
     /// Makes the node's name durable if it is new, and before it those of the directories above.
@@ -508,6 +525,9 @@ impl Drop for DirNode {
     fn drop(&mut self) {
         if let Some(orphans) = self.orphaned.get().and_then(Weak::upgrade) {
             orphans.remove(self.ino);
+        }
+        if self.regular().is_some_and(|file| file.io.lock().noted) {
+            self.shared.ctimes.expected();
         }
         self.shared.path_fds.remove(self.id);
         if let Some((directory, watches)) = self.directory().zip(self.shared.watches.as_ref()) {

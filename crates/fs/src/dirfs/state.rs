@@ -52,10 +52,10 @@ const JUST_MADE: u64 = 10;
 
 /// What the source said about a file after our own last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     size: u64,
     mtime: i64,
-    ctime: i64,
+    pub(super) ctime: i64,
 }
 
 /// A time in nanoseconds, to be compared: it wraps around.
@@ -185,7 +185,7 @@ pub(super) struct IoState {
     /// its attributes by then.
     pub(super) compared: Option<(u64, u32)>,
     /// `None` while changes of our own are under way or have not been looked at since.
-    seen: Option<Seen>,
+    pub(super) seen: Option<Seen>,
     /// What is known of the data, in place of `seen`, which may show more. `None` once data of ours goes
     /// to the source.
     unsure: Option<Seen>,
@@ -215,6 +215,8 @@ pub(super) struct IoState {
     pub(super) written_by_others: bool,
     /// That was a write or truncate, or nobody knows: the modification time of the source is theirs.
     pub(super) stamped_by_others: bool,
+    /// It may leave a note, see [`ctimes`](super::ctimes).
+    pub(super) noted: bool,
 }
 
 /// What a regular file has besides being a node.
