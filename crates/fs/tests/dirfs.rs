@@ -883,3 +883,113 @@ fn files_that_are_open_are_opened_again_as_their_mode_is_then() {
         drop(made);
     });
 }
+
+/// The name of a new file is made durable through its directory, which may be closed to the user by then.
+#[test]
+fn a_new_file_is_synced_though_its_directory_may_not_be_opened() {
+    if lacks("root") {
+        return;
+    }
+    let source = on_disk();
+    let chmod = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    chmod(source.path(), 0o777);
+    let fs = plain(source.path());
+    as_nobody(|| {
+        let nobody = OpContext {
+            uid: NOBODY,
+            ..ROOT
+        };
+        for closed in ["in", "above", "root"] {
+            let above = fs.mkdir(&nobody, &fs.root(), OsStr::new(closed), 0o777);
+            let above = above.expect("mkdir");
+            let dir = fs.mkdir(&nobody, &above, OsStr::new("dir"), 0o777);
+            let dir = dir.expect("mkdir");
+            let made = fs.create(&nobody, &dir, OsStr::new("new"), 0o600, OpenFlags::WRITE);
+            let made = made.expect("create");
+            let listed = fs.opendir(&dir).expect("opendir");
+            write_all(&made, b"data", 0);
+            // What may be closed to a user who made it: entering it alone, or all of it.
+            match closed {
+                "in" => chmod(&source.path().join("in/dir"), 0),
+                "above" => chmod(&source.path().join("above"), 0o300),
+                _ => {
+                    chmod(&source.path().join("root/dir"), 0o300);
+                    chmod(&source.path().join("root"), 0);
+                }
+            }
+            assert_eq!(made.fsync(), Ok(()), "{closed}");
+            assert_eq!(listed.fsync(), Ok(()), "{closed}");
+            assert_eq!(made.fsync(), Ok(()), "{closed}");
+        }
+    });
+    chmod(&source.path().join("root"), 0o700);
+    for closed in ["in", "above", "root"] {
+        let path = source.path().join(closed).join("dir/new");
+        assert_eq!(fs::read(path).expect("source"), b"data");
+    }
+}
+
+/// The source stamps a file when data reaches it, later than the write that was shown.
+#[test]
+fn the_change_time_that_was_shown_stays_when_the_inode_leaves_memory() {
+    const FILES: usize = 200;
+    for exclusive in [false, true] {
+        let source = on_disk();
+        let mut options = DirFsOptions::default();
+        options.exclusive = exclusive;
+        let fs = dirfs(&cache(16), source.path(), options);
+        let name = |nr: usize| format!("{nr}");
+        // Small files go by batches.
+        for nr in 0..FILES {
+            let file = create(&fs, &name(nr));
+            write_all(&file, &pattern(nr as u64, 1 + nr * 331), 0);
+        }
+        let shown = |nr: usize| {
+            let attr = fs.getattr(&walk(&fs, &name(nr)).expect("lookup"));
+            let attr = attr.expect("getattr");
+            (attr.ctime, attr.mtime, attr.size)
+        };
+        let before: Vec<_> = (0..FILES).map(shown).collect();
+        let in_source = |nr: usize| {
+            let found = fs::metadata(source.path().join(name(nr))).expect("stat");
+            Timespec::new(found.ctime(), found.ctime_nsec() as u32)
+        };
+        std::thread::sleep(Duration::from_millis(50));
+        fs.sync_fs().expect("sync");
+        let leave = || {
+            for nr in 0..FILES {
+                let inode = walk(&fs, &name(nr)).expect("lookup");
+                let mapping = inode.open_mapping().expect("its pages");
+                mapping.invalidate(0, u64::MAX);
+            }
+            let left = fs.stats().inodes;
+            fs.shrink_inodes(10_000);
+            assert!(fs.stats().inodes < left.saturating_sub(FILES as u64 / 2));
+        };
+        for round in 0..3 {
+            leave();
+            for (nr, before) in before.iter().enumerate() {
+                assert_eq!(shown(nr), *before, "file {nr} in round {round}");
+                if round == 0 {
+                    assert!(in_source(nr) > before.0, "the source stamps it later");
+                }
+                if round == 1 {
+                    let file = open(&fs, &name(nr), OpenFlags::READ);
+                    assert!(read_all(&file) == pattern(nr as u64, 1 + nr * 331));
+                }
+            }
+        }
+        if exclusive {
+            continue;
+        }
+        // What others change is shown as it is.
+        leave();
+        for nr in 0..FILES {
+            let mode = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(source.path().join(name(nr)), mode).expect("chmod");
+            assert_eq!(shown(nr).0, in_source(nr), "file {nr}");
+        }
+    }
+}

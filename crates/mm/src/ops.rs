@@ -18,6 +18,7 @@
 //! | `keep_readable` | no | no | no | no | yes |
 //! | `look_before_writeback` | any | held | any | no | yes |
 //! | `writepages` | any | held | any | no (the folios are under writeback) | yes |
+//! | `append_pages` | as `writepages` | | | | yes |
 //! | `flush` | any | no | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
 //! | `truncate` | exclusive | held | exclusive | no | yes |
@@ -99,6 +100,28 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// # Errors
     /// Any error of the medium. The whole range then stays dirty.
     fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
+
+    /// Whether the store takes bytes at the end of the file alone, so that it is given what is dirty in order, by
+    /// [`AddressSpaceOperations::append_pages`]. Does not block.
+    fn appends_only(&self) -> bool {
+        false
+    }
+
+    /// As [`AddressSpaceOperations::writepages`], where [`AddressSpaceOperations::appends_only`] said so. `stored` bytes of the
+    /// file are in the store; `None` after a flush failed. What the call is given of them is not written again. A short count
+    /// may end at any byte.
+    ///
+    /// # Errors
+    /// As `writepages`; `EPERM` if what is given of the `stored` bytes is not what the store has.
+    fn append_pages(
+        &self,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+        stored: Option<u64>,
+    ) -> Result<usize, Errno> {
+        let _ = stored;
+        self.writepages(pos, segments)
+    }
 
     /// Makes durable whatever `writepages`, `truncate`, `punch_hole` and `write_inode` completed
     /// before the call. What they do while it runs is left to the next flush.

@@ -144,9 +144,8 @@ impl OpenFile {
     /// Those of [`AddressSpace::pin`]; `EBADF` if the handle is not open for reading, or for a device's writes not for
     /// writing too, or for appending alone.
     pub fn pin(&self, bytes: Range<u64>, mode: PinMode) -> Result<FolioPin, PinError> {
-        let may_write = self.flags.write && !self.flags.append;
         check(
-            self.flags.read && (!mode.device_writes || may_write),
+            self.flags.read && (!mode.device_writes || self.flags.overwrites()),
             bytes.start,
         )?;
         if mode.device_writes {
@@ -157,8 +156,7 @@ impl OpenFile {
     }
 
     fn check_map(&self, stores: bool) -> Result<(), MapError> {
-        let may_store = self.flags.write && !self.flags.append;
-        match self.flags.read && (!stores || may_store) {
+        match self.flags.read && (!stores || self.flags.overwrites()) {
             true => Ok(()),
             false => Err(Errno::EACCES.into()),
         }
@@ -334,10 +332,10 @@ impl OpenFile {
     ///
     /// # Errors
     /// `EBADF` if not open for writing, `EINVAL` for a position beyond the largest offset, `EFBIG`
-    /// at the largest size, `ENOSPC`, and those of the backing store.
+    /// at the largest size, `EPERM` in a file that is append-only, `ENOSPC`, and those of the backing store.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize, Errno> {
-        let may = self.flags.write && !self.flags.append && self.flags.is_cached();
+        let may = self.flags.overwrites() && self.flags.is_cached();
         if may && !self.inode.has_privileges_to_remove(&self.ctx) {
             let hit = self.mapping.overwrite(pos, buf);
             if hit > 0 {
@@ -377,6 +375,12 @@ impl OpenFile {
         let wanted = iter.remaining();
         if wanted == 0 {
             return Ok(0);
+        }
+        if self.flags.append_only && !iocb.append {
+            if iocb.pos < self.size() {
+                return Err(Errno::EPERM);
+            }
+            iocb.append = true;
         }
         if !iocb.nowait {
             self.inode.remove_privileges(&self.ctx)?;
@@ -492,16 +496,20 @@ impl OpenFile {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
+        let allocates = matches!(
+            mode,
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize
+        );
+        if self.flags.append_only && !allocates {
+            return Err(Errno::EPERM);
+        }
         let end = pos
             .checked_add(len)
             .filter(|&end| end <= MAX_FILE_SIZE)
             .ok_or(Errno::EFBIG)?;
         self.inode.remove_privileges(&self.ctx)?;
         self.inode.attributes().data_changed();
-        if !matches!(
-            mode,
-            FallocateMode::Allocate | FallocateMode::AllocateKeepSize
-        ) {
+        if !allocates {
             self.mapping.punch_hole(pos, len)?;
         }
         // After it: zeros that were asked for have their space.

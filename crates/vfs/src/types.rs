@@ -136,6 +136,8 @@ pub struct OpenFlags {
     pub write: bool,
     /// Every write goes to the end of the file.
     pub append: bool,
+    /// The file takes bytes at its end alone: a write anywhere else is refused with `EPERM`. Its file system says so.
+    pub append_only: bool,
     /// The file is cut to nothing when it is opened.
     pub truncate: bool,
     /// What reads and writes bring into the cache leaves it again: [`Iocb::uncached`].
@@ -154,6 +156,7 @@ impl OpenFlags {
         read: true,
         write: false,
         append: false,
+        append_only: false,
         truncate: false,
         uncached: false,
         direct: false,
@@ -163,6 +166,7 @@ impl OpenFlags {
         read: true,
         write: true,
         append: false,
+        append_only: false,
         truncate: false,
         uncached: false,
         direct: false,
@@ -172,10 +176,17 @@ impl OpenFlags {
         read: false,
         write: true,
         append: false,
+        append_only: false,
         truncate: false,
         uncached: false,
         direct: false,
     };
+
+    /// Whether bytes that are there may be written over.
+    #[inline]
+    pub const fn overwrites(&self) -> bool {
+        self.write && !self.append && !self.append_only
+    }
 
     /// Whether reads and writes use the cache like most.
     #[inline]

@@ -403,6 +403,15 @@ pub(crate) const BUGS: &[Bug] = &[
     .needs(&[Need::Root, Need::Mkfs, Need::Fuse]),
     bug(
         "fs",
+        "ctime_moves",
+        "a file whose inode left memory has the source's change time",
+        Unit,
+        &[
+            "fs::dirfs::the_change_time_that_was_shown_stays_when_the_inode_leaves_memory",
+        ],
+    ),
+    bug(
+        "fs",
         "renamed_name_not_synced",
         "fsync after a rename does not sync the directory",
         Unit,

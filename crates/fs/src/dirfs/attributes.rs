@@ -39,9 +39,20 @@ pub(super) fn remembered(stat: &Stat) -> Attributes {
 }
 
 impl Shared {
+    /// What an inode remembers of `stat` where nothing of ours is newer: its ctime is that which was shown before.
+    fn found(&self, stat: &Stat) -> Attributes {
+        let mut attributes = remembered(stat);
+        if stat.kind() == FileKind::Regular
+            && let Some(shown) = self.ctimes.shown(stat)
+        {
+            attributes.ctime = shown;
+        }
+        attributes
+    }
+
     /// The attributes of a node that was just found.
     pub(super) fn attributes(&self, stat: &Stat) -> SlabArc<AttrCell> {
-        let attributes = remembered(stat);
+        let attributes = self.found(stat);
         self.attributes.alloc(match stat.kind() {
             FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
             _ => AttrCell::new(attributes),
@@ -61,11 +72,13 @@ impl DirNode {
         look: Option<StatSample>,
     ) {
         let ours = (attributes.size, attributes.mtime, attributes.ctime);
-        *attributes = remembered(stat);
         if let (Some(file), Some(look)) = (self.regular(), look)
             && (file.has_mapping() || !file.holds(look))
         {
+            *attributes = remembered(stat);
             (attributes.size, attributes.mtime, attributes.ctime) = ours;
+        } else {
+            *attributes = self.shared.found(stat);
         }
     }
 

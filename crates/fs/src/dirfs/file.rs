@@ -8,7 +8,8 @@
 //! A write leaves the file `unflushed` until a flush succeeded, and only a file without handles,
 //! without anything unflushed and without folios that still have to be written loses its
 //! descriptors: a descriptor that is closed takes the kernel's report of a failed writeback with
-//! it, and another process may move the name away that we would find the file again by.
+//! it, and another process may move the name away that we would find the file again by. One with handles loses them
+//! where the process has hardly any left, see [`shortage`](super::shortage).
 //!
 //! The bytes of a write reach the source later than the write, and the source stamps them with that later time:
 //! see [`times`](super::times).
@@ -28,8 +29,8 @@
 use super::NodeOps;
 use super::magic::XFS;
 use super::node::DirNode;
-use super::state::{Batched, FileState, LocalChange, OngoingChange, StatSample};
-use super::stats::{Fallback, count};
+use super::state::{FileState, LocalChange, OngoingChange, StatSample};
+use super::stats::{Fallback, OpenFile, count};
 use super::sync_calls::SyncCall;
 use super::{Shared, transfer};
 use foliocache_mm::{
@@ -68,10 +69,13 @@ fn is_one_page(range: &Range<u64>) -> bool {
 pub(super) struct Descriptors {
     pub(super) buffered: Arc<OwnedFd>,
     pub(super) writable: bool,
+    /// Writes go to the end of the file alone, see [`append_only`](super::append_only).
+    pub(super) appends: bool,
     direct: OnceLock<Option<Direct>>,
     /// Direct I/O was refused after it had been allowed. Relaxed everywhere: whoever misses it is
     /// refused once more.
     direct_refused: AtomicBool,
+    _counted: OpenFile,
 }
 
 impl Descriptors {
@@ -79,9 +83,18 @@ impl Descriptors {
         Descriptors {
             buffered: Arc::new(buffered),
             writable,
+            appends: false,
             direct: OnceLock::new(),
             direct_refused: AtomicBool::new(false),
+            _counted: OpenFile::new(),
         }
+    }
+
+    /// Whether somebody else uses one of them now.
+    pub(super) fn is_in_use(&self) -> bool {
+        let direct = self.direct.get().and_then(Option::as_ref);
+        Arc::strong_count(&self.buffered) > 1
+            || direct.is_some_and(|direct| Arc::strong_count(&direct.fd) > 1)
     }
 
     /// Whether there is a descriptor for direct I/O by now. Does not block.
@@ -94,11 +107,14 @@ impl Descriptors {
     /// The descriptor for direct I/O, unless it is refused.
     pub(super) fn direct(&self, shared: &Shared) -> Option<&Direct> {
         // Relaxed: see the field.
-        if self.direct_refused.load(Ordering::Relaxed) {
+        if self.appends || self.direct_refused.load(Ordering::Relaxed) {
             return None;
         }
         if let Some(known) = self.direct.get() {
             return known.as_ref();
+        }
+        if shared.shortage.spares(self) {
+            return None;
         }
         let opened = match shared.with_room(|| self.open_direct(shared)) {
             Ok(direct) => Some(direct),
@@ -166,8 +182,13 @@ impl DirNode {
         {
             return Ok((fds, None));
         }
-        let (opened, stat) = self.shared.with_room(|| self.open(access(writable)))?;
-        Ok((file.install(Descriptors::new(opened, writable)), stat))
+        let (opened, stat) = match self.shared.with_room(|| self.open(access(writable))) {
+            Err(Errno::EPERM) if writable => self.open_to_append()?,
+            opened => opened.map(|(fd, stat)| (Descriptors::new(fd, writable), stat))?,
+        };
+        let fds = file.install(opened);
+        self.stand_in_line(&fds);
+        Ok((fds, stat))
     }
 
     /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
@@ -216,18 +237,21 @@ impl DirNode {
     /// Makes the attributes and the name durable after the data was.
     pub(super) fn sync_attributes(&self, datasync: bool) -> Result<(), Errno> {
         if let Some(file) = self.regular() {
-            let mut fds = file.io.lock().fds.clone();
+            let held = file.io.lock().fds.clone();
             let is_durable = || file.attributes.is_durable() && !file.io.lock().overwritten;
-            if !datasync && fds.is_none() && !is_durable() {
-                fds = Some(self.descriptors(false)?);
-            }
-            if !datasync && let Some(fds) = fds {
-                self.restamp(&fds)?;
+            if !datasync && !(held.is_none() && is_durable()) {
+                let fds = match held.map_or_else(|| self.descriptors(false), Ok) {
+                    // A handle that needed none is open, and the mode is another one since.
+                    Err(Errno::EACCES) => None,
+                    opened => Some(opened?),
+                };
+                fds.as_ref().map_or(Ok(()), |fds| self.restamp(fds))?;
                 let _syncing = file.syncing.lock();
                 let calls = &self.shared.sync_calls;
-                let fsync = || match foliocache_sync::planted!(attributes_not_synced) {
-                    true => Ok(()),
-                    false => calls.make(SyncCall::File, &fds.buffered, self.identity.dev),
+                let fsync = || match &fds {
+                    _ if foliocache_sync::planted!(attributes_not_synced) => Ok(()),
+                    Some(fds) => calls.make(SyncCall::File, &fds.buffered, self.identity.dev),
+                    None => self.sync_file_system(self),
                 };
                 if mem::take(&mut file.io.lock().overwritten) {
                     file.attributes.changed();
@@ -241,7 +265,7 @@ impl DirNode {
 
     /// The kernel told a call that was for something else of an error. It does not tell the flush of the data that was
     /// written.
-    fn told_early(&self, error: Errno) {
+    pub(super) fn told_early(&self, error: Errno) {
         let file = self.file();
         if file.unflushed() {
             file.io.lock().error = Some(error);
@@ -250,7 +274,7 @@ impl DirNode {
 
     /// After a failed flush: takes the file's pages out of the kernel's cache, see the module's header. Pages that
     /// another process has mapped stay.
-    fn drop_stale(&self, fds: &Descriptors) {
+    pub(super) fn drop_stale(&self, fds: &Descriptors) {
         let fd = fds.buffered.as_fd();
         // To the end of the file. All that was written before the failure was known is dirty again, or will be: an error
         // is of what is written once more anyway, and may be the one that a batch was told of.
@@ -384,82 +408,23 @@ impl AddressSpaceOperations for NodeOps {
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
-        let fds = self.descriptors(true)?;
-        let file = self.file();
-        if file.io.lock().stale {
-            self.drop_stale(&fds);
+        match self.descriptors(true)?.appends {
+            true => self.append_range(pos, segments, None),
+            false => self.write_range(pos, segments),
         }
-        let len = transfer::total(segments);
-        let (room, cached) = {
-            let mut io = file.io.lock();
-            io.fresh = None;
-            let end = pos + len as u64;
-            io.grew |= end > io.reached;
-            io.reached = io.reached.max(end);
-            (io.room.take(), io.cached.clone())
-        };
-        let small = room.is_some();
-        let writing = self.shared.batches.as_ref().and_then(|batches| {
-            (batches.dev == self.identity.dev)
-                .then(|| batches.enter(room, Arc::downgrade(&fds.buffered)))
-        });
-        let change = file.begin_change(LocalChange::Data);
-        // Before the write: what it may have done is not durable, however it ends.
-        file.data.changed();
-        let result = match small {
-            true => transfer::write_to_kernel_cache(&self.shared, &fds, pos, segments),
-            false => {
-                let mut earlier = Ok(());
-                let written =
-                    transfer::write(&self.shared, &fds, pos, segments, cached, &mut earlier);
-                if let Err(error) = earlier {
-                    self.told_early(error);
-                }
-                written
-            }
-        };
-        let data = file.data.changed();
-        file.times.changed();
-        // What others do from now on shows. A small file is looked at below, and of a marked one it is told.
-        let looks = !(small || self.shared.options.exclusive || change.is_marked());
-        let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
-        self.end_change(change, stat.flatten().as_ref());
-        let written = result?;
-        if small {
-            count(&self.shared.counters.batched_files);
-            // Nothing may be left to do for the file. If it fails it is tried again before a flush.
-            let _ = self.restamp(&fds);
-        }
-        let mut io = file.io.lock();
-        if let Some(writing) = &writing {
-            let batch = writing.batch.clone();
-            io.batched.retain(|old| !old.is_covered_by(&batch));
-            io.batched.push(Batched {
-                batch,
-                data,
-                size: file.size.begin(),
-                small,
-            });
-        }
-        if written.dropped {
-            io.cached = None;
-        }
-        if let Some(range) = written.buffered {
-            transfer::extend(&mut io.cached, range);
-        }
-        drop(io);
-        drop(writing);
-        let mut done = written.bytes;
-        if done < len.min(PAGE_SIZE) {
-            // The caller takes less than a page for nothing. Going on from there tells why.
-            let from = pos + done as u64;
-            let rest = transfer::part(segments, done..len);
-            let more = fd::write_segments(fds.buffered.as_fd(), from, &rest)?;
-            file.data.changed();
-            transfer::extend(&mut file.io.lock().cached, from..from + more as u64);
-            done += more;
-        }
-        Ok(done)
+    }
+
+    fn appends_only(&self) -> bool {
+        self.file().appends_only()
+    }
+
+    fn append_pages(
+        &self,
+        pos: u64,
+        segments: &[IoSegment],
+        stored: Option<u64>,
+    ) -> Result<usize, Errno> {
+        self.append_range(pos, segments, stored)
     }
 
     fn flush(&self) -> Result<(), Errno> {
@@ -512,6 +477,9 @@ impl AddressSpaceOperations for NodeOps {
         self.change_size(|fds| {
             let fd = fds.buffered.as_fd();
             let before = fd::fstat(fd)?.size;
+            if fds.appends && before == size {
+                return Ok(());
+            }
             let done = fd::ftruncate(fd, size);
             let is_done = || before != size && fd::fstat(fd).is_ok_and(|stat| stat.size == size);
             if done.is_err() && is_done() {

@@ -15,7 +15,10 @@
 //! | `file` | a regular file's descriptors, writeback, flush, times |
 //! | `state` | what is remembered of a regular file, and what was seen of it last |
 //! | `idle` | closed files that still need their descriptors |
+//! | `shortage` | open files that give their descriptors up, where there are hardly any left |
 //! | `batch` | small new files, made durable many at a time |
+//! | `write` | writing a range of a file to the source |
+//! | `append_only` | files that are append-only in the source |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
 //! | `magic` | kinds of file systems, by number |
 //! | `room` | whether the source tells in time that it is full |
@@ -25,6 +28,7 @@
 //! | `attributes` | `stat`, `setattr` |
 //! | `looks` | what others did to a file |
 //! | `replaced` | names that others give to other files |
+//! | `ctimes` | change times that were shown of files whose inodes left memory |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
 //! # Invariants
@@ -46,8 +50,10 @@
 //!
 //! `next_node` hands out numbers that need only differ: `Relaxed`.
 
+mod append_only;
 mod attributes;
 mod batch;
+mod ctimes;
 mod file;
 mod identity;
 mod idle;
@@ -63,6 +69,7 @@ mod node;
 mod path_fds;
 mod replaced;
 mod room;
+mod shortage;
 mod state;
 mod stats;
 mod stream;
@@ -72,6 +79,7 @@ mod tests;
 mod times;
 mod transfer;
 mod watch;
+mod write;
 mod writers;
 mod written;
 
@@ -79,12 +87,14 @@ pub use loss::LOSS_TARGET;
 pub use stats::{DirFsStats, Fallback};
 
 use self::batch::Batches;
+use self::ctimes::Ctimes;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::listing::Listings;
 use self::lock::LockState;
 use self::node::DirNode;
 use self::path_fds::PathFds;
+use self::shortage::Shortage;
 use self::stats::Counters;
 use self::sync_calls::{SyncCall, SyncCalls};
 use self::watch::Watches;
@@ -247,6 +257,8 @@ struct Shared {
     idle: IdleFiles,
     batches: Option<Batches>,
     sync_calls: SyncCalls,
+    ctimes: Ctimes,
+    shortage: Shortage,
     /// The source refuses in time what it has no room for.
     room_is_told: bool,
     /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
@@ -280,7 +292,7 @@ impl Shared {
 /// what is dirty; [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) before that tells of errors.
 pub struct DirFs {
     shared: Arc<Shared>,
-    inodes: Inodes,
+    inodes: Arc<Inodes>,
     root: SlabArc<Inode>,
     /// Taken by [`DirFs::lock`]; let go when all was written back.
     lock: Mutex<LockState>,
@@ -355,7 +367,7 @@ impl DirFs {
             .filter(|_| options.batch_small_files && !options.read_only);
         let sync_calls = SyncCalls::new(root.as_fd(), stat.dev.raw());
         let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
-        let inodes = Inodes::new(mm, stat.dev.raw());
+        let inodes = Arc::new(Inodes::new(mm, stat.dev.raw()));
         let validity = Validity {
             present: options.revalidate_after,
             absent: options.revalidate_absent_after,
@@ -365,6 +377,7 @@ impl DirFs {
             false => Err(Errno::EOPNOTSUPP),
         };
         let watches = watches.ok().map(Arc::new);
+        let shortage = Shortage::new(options.exclusive || watches.is_some());
         let shared = Arc::new(Shared {
             root: Arc::new(root),
             name,
@@ -386,6 +399,8 @@ impl DirFs {
             idle: IdleFiles::new(kept),
             batches,
             sync_calls,
+            ctimes: Ctimes::new(mm),
+            shortage,
             room_is_told,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
@@ -394,6 +409,7 @@ impl DirFs {
             bdi,
         });
         idle::register(&shared);
+        shared.shortage.find_in(&inodes);
         let root = names::make_root(&shared, &inodes, &stat);
         Ok(DirFs {
             shared,

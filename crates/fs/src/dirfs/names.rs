@@ -18,6 +18,7 @@ use foliocache_vfs::{
     S_ISGID, SlabArc,
 };
 use std::ffi::OsStr;
+use std::mem;
 use std::os::unix::ffi::OsStrExt;
 
 /// The inode of the source itself.
@@ -191,6 +192,14 @@ impl DirFs {
     ) -> Result<OpenFile, Errno> {
         let mm = self.shared.bdi.mm();
         mm.check_fork()?;
+        if flags.write {
+            self.shared.ctimes.make_room();
+        }
+        if made.is_none() {
+            let room = self.shared.relieve();
+            // One for reading alone gives way again.
+            (if flags.write { room } else { Ok(()) })?;
+        }
         let (fds, charge) = match made {
             Some((fds, charge)) => (Some(fds), charge),
             None => (None, OpenFile::charge(mm)?),
@@ -210,12 +219,19 @@ impl DirFs {
             opens.handles += 1;
             file.count_writer(&mut opens, writable);
             if writable {
+                if !mem::replace(&mut file.io.lock().noted, true) {
+                    self.shared.ctimes.expect();
+                }
                 node.attributes.unsettle();
             }
         }
         self.shared.close_idle(1);
         // Made after the file is found to open at all, and its handle counted: nobody evicts it.
-        let handle = OpenFile::charged(inode.clone(), flags, *ctx, charge)
+        let how = OpenFlags {
+            append_only: writable && file.appends_only(),
+            ..flags
+        };
+        let handle = OpenFile::charged(inode.clone(), how, *ctx, charge)
             .inspect_err(|_| inode.ops().released(inode, writable))?;
         if flags.truncate {
             handle.truncate_at_open()?;

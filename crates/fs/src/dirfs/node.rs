@@ -412,6 +412,23 @@ impl DirNode {
         if !durable && !self.is_unlinked() {
             self.shared.forgotten_on(self.identity.dev).changed();
         }
+        self.leave_note();
+    }
+
+    /// The inode leaves memory: its change time is noted, see [`ctimes`](super::ctimes).
+    fn leave_note(&self) {
+        let ctimes = &self.shared.ctimes;
+        let Some(file) = self.regular() else { return };
+        let (seen, noted) = {
+            let mut io = file.io.lock();
+            (io.seen, mem::take(&mut io.noted))
+        };
+        if noted {
+            ctimes.expected();
+        }
+        if let Some(seen) = seen.filter(|_| !self.is_unlinked()) {
+            ctimes.note(&self.identity, seen.ctime, self.attributes.get().ctime);
+        }
     }
 
     /// Makes the node's name durable if it is new, and before it those of the directories above.
@@ -439,7 +456,7 @@ impl DirNode {
             }
         }
         while let Some((begun, parent)) = names.pop() {
-            DirNode::of(&parent)?.sync_directory()?;
+            DirNode::of(&parent)?.sync_directory(self)?;
             let node = match names.last() {
                 Some((_, above)) => DirNode::of(above)?,
                 None => self,
@@ -449,16 +466,44 @@ impl DirNode {
         Ok(())
     }
 
-    /// Makes the names in a directory durable.
+    /// Makes the names in a directory durable: with all of its file system if it may not be opened for reading, by a descriptor
+    /// of `other`.
     ///
     /// # Errors
-    /// Those of `openat(2)` and `fsync(2)`.
-    pub(super) fn sync_directory(&self) -> Result<(), Errno> {
-        let path = self.path_fd()?;
-        let open = || fd::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY);
-        let directory = self.shared.with_room(open)?;
+    /// As [`DirNode::path_fd`], and those of `openat(2)` and `fsync(2)`.
+    pub(super) fn sync_directory(&self, other: &DirNode) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let open = || {
+            let path = self.path_fd()?;
+            self.shared.with_room(|| fd::reopen(path.as_fd(), flags))
+        };
         let calls = &self.shared.sync_calls;
-        calls.make(SyncCall::Directory, &directory, self.identity.dev)
+        match open() {
+            Err(Errno::EACCES) => self.sync_file_system(other),
+            directory => calls.make(SyncCall::Directory, &directory?, self.identity.dev),
+        }
+    }
+
+    /// Makes everything durable on the file system of a node that may not be opened, by a descriptor of `other` or of the
+    /// source itself.
+    ///
+    /// # Errors
+    /// `EACCES` if neither can be had; those of `syncfs(2)`.
+    pub(super) fn sync_file_system(&self, other: &DirNode) -> Result<(), Errno> {
+        let (dev, calls) = (self.identity.dev, &self.shared.sync_calls);
+        let is_here = |_: &&FileState| other.identity.dev == dev;
+        let root = || match dev == calls.dev {
+            true => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                let open = || fd::reopen(self.shared.root.as_fd(), flags);
+                self.shared.with_room(open).map(Arc::new)
+            }
+            false => Err(Errno::EACCES),
+        };
+        let of_other = other.regular().filter(is_here).and_then(FileState::any_fd);
+        let any = of_other.map_or_else(root, Ok)?;
+        calls.make(SyncCall::All, &any, dev)?;
+        fd::check_journal(any.as_fd())
     }
 
     /// A path for messages, relative to the source.
@@ -488,6 +533,9 @@ impl Drop for DirNode {
     fn drop(&mut self) {
         if let Some(orphans) = self.orphaned.get().and_then(Weak::upgrade) {
             orphans.remove(self.ino);
+        }
+        if self.regular().is_some_and(|file| file.io.lock().noted) {
+            self.shared.ctimes.expected();
         }
         self.shared.path_fds.remove(self.id);
         if let Some((directory, watches)) = self.directory().zip(self.shared.watches.as_ref()) {

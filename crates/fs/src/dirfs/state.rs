@@ -112,14 +112,14 @@ pub(super) struct IoState {
     /// its attributes by then.
     pub(super) compared: Option<(u64, u32)>,
     /// `None` while changes of our own are under way or have not been looked at since.
-    seen: Option<Seen>,
+    pub(super) seen: Option<Seen>,
     /// What is known of the data, in place of `seen`, which may show more. `None` once data of ours goes
     /// to the source.
     unsure: Option<Seen>,
     /// Changes of our own that ever began.
     changes: u64,
     /// Changes of our own under way.
-    changing: u32,
+    pub(super) changing: u32,
     /// An error of data that is not flushed, which the kernel told a call that was for something else.
     pub(super) error: Option<Errno>,
     /// Made through us, and not closed since.
@@ -142,6 +142,8 @@ pub(super) struct IoState {
     pub(super) written_by_others: bool,
     /// That was a write or truncate, or nobody knows: the modification time of the source is theirs.
     pub(super) stamped_by_others: bool,
+    /// It may leave a note, see [`ctimes`](super::ctimes).
+    pub(super) noted: bool,
 }
 
 /// What a regular file has besides being a node.
@@ -203,7 +205,7 @@ impl FileState {
     pub(super) fn install(&self, fds: Descriptors) -> Arc<Descriptors> {
         let mut io = self.io.lock();
         match &io.fds {
-            Some(held) if held.writable || !fds.writable => {
+            Some(held) if held.writable && !held.appends || !fds.writable => {
                 let held = held.clone();
                 drop(io);
                 held

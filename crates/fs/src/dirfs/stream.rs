@@ -181,7 +181,7 @@ impl OpenDirectory for DirStream {
 
     fn fsync(&self) -> Result<(), Errno> {
         let node = DirNode::of(&self.inode)?;
-        node.sync_directory()?;
+        node.sync_directory(node)?;
         node.sync_name()
     }
 }

@@ -18,7 +18,8 @@ pub(super) enum SyncCall {
     Directory,
     /// `syncfs(2)` for a batch.
     FileSystem,
-    /// `syncfs(2)` of each file system that is seen, for who syncs everything.
+    /// `syncfs(2)` of each file system that is seen, to sync everything; or of that of a file or directory which may not be
+    /// opened.
     All,
 }
 

@@ -268,6 +268,16 @@ impl AddressSpace {
         self.ops.writepages(pos, segments)
     }
 
+    pub(crate) fn append_to_store(
+        &self,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+        stored: Option<u64>,
+    ) -> Result<usize, Errno> {
+        let _asked = self.bdi().ask();
+        self.ops.append_pages(pos, segments, stored)
+    }
+
     pub(crate) fn flush_store(&self) -> Result<(), Errno> {
         let _asked = self.bdi().ask();
         self.ops.flush()

@@ -134,7 +134,7 @@ impl WritebackState {
 
 impl AddressSpace {
     /// Writes what is dirty from `first` to `last`, at most about `budget` pages; returns where it
-    /// stopped, `None` for the end.
+    /// stopped, `None` for the end. Where the store only appends it begins with the first of the file, and ends with an error.
     ///
     /// Context: `wb_lock` held. Blocks for I/O and folio locks.
     ///
@@ -152,6 +152,13 @@ impl AddressSpace {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
         let turn = pass.is_turn();
+        let in_order = self.ops.appends_only();
+        if in_order {
+            if pass == Pass::Fresh && self.counts.get(Count::Failed) > 0 {
+                return (None, Ok(()));
+            }
+            at = PageIndex(0);
+        }
         while at <= last && written < budget {
             if turn && written > 0 && self.is_awaited() {
                 break;
@@ -166,6 +173,9 @@ impl AddressSpace {
             written += len;
             if let Err(error) = self.write_run(run, wb) {
                 result = result.and(Err(error));
+                if in_order {
+                    break;
+                }
                 if pass != Pass::Piece {
                     self.write_halves(start, len, wb.failures.min(MAX_BLIND_HALVINGS), wb);
                 }

@@ -25,7 +25,7 @@ use crate::mm::Mm;
 use crate::ops::IoSegment;
 use crate::stats::{Count, bump};
 use crate::types::{PageIndex, offset_in_page};
-use crate::writeback::{Pass, WritebackState};
+use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState};
 
 /// Most pages in a run: 16 MiB, or one large folio more.
 const MAX_RUN: u64 = 4096;
@@ -250,7 +250,7 @@ impl AddressSpace {
             mapping: self,
             run: &run,
         };
-        let outcome = self.write_out(&run);
+        let outcome = self.write_out(&run, self.ops.appends_only().then_some(wb.store_size));
         if foliocache_sync::planted!(protected_after_the_write) {
             self.write_protect(run.first.0..run.end.0);
         }
@@ -277,8 +277,8 @@ impl AddressSpace {
     }
 
     /// Hands a run to the store, and again what a short count left out, until all is written or
-    /// the store says why not.
-    fn write_out(&self, run: &Run<'_>) -> Outcome {
+    /// the store says why not. A store that only appends has `stored` bytes of the file.
+    fn write_out(&self, run: &Run<'_>, mut stored: Option<u64>) -> Outcome {
         let mut outcome = Outcome {
             bytes: 0,
             end: run.first.pos(),
@@ -289,15 +289,24 @@ impl AddressSpace {
             while done < extent.bytes {
                 let rest = direct_map::after(&extent.segments, done);
                 let pos = extent.pos + done as u64;
+                let store = |segments: &[IoSegment<'_>]| match stored {
+                    None => self.write_to_store(pos, segments),
+                    Some(stored) => {
+                        let stored = Some(stored).filter(|&stored| stored != SIZE_NOT_KNOWN);
+                        self.append_to_store(pos, segments, stored)
+                    }
+                };
                 let written = match run.copied {
-                    false => self.write_to_store(pos, &rest),
-                    true => self.write_copy(pos, &rest),
+                    false => store(&rest),
+                    true => self.write_copy(pos, &rest, store),
                 };
                 let step = match written {
                     Ok(_) if foliocache_sync::planted!(short_write_taken_for_whole) => {
                         Ok(extent.bytes - done)
                     }
                     Ok(written) if written >= extent.bytes - done => Ok(extent.bytes - done),
+                    // Bytes that are appended cannot be written once more.
+                    Ok(written) if stored.is_some() && written > 0 => Ok(written),
                     // No whole page and no error: nobody says why.
                     Ok(written) => (written.checked_sub(offset_in_page(pos + written as u64)))
                         .filter(|&whole| whole > 0)
@@ -309,6 +318,7 @@ impl AddressSpace {
                         done += step;
                         outcome.bytes += step as u64;
                         outcome.end = extent.pos + done as u64;
+                        stored = stored.map(|stored| stored.max(outcome.end));
                     }
                     Err(error) => {
                         outcome.result = Err(error);
@@ -320,8 +330,13 @@ impl AddressSpace {
         outcome
     }
 
-    /// Writes what of `segments` fits into the buffer for that, from there; returns the bytes.
-    fn write_copy(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+    /// Writes what of `segments` fits into the buffer for that with `store`, from there; returns the bytes.
+    fn write_copy(
+        &self,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+        store: impl FnOnce(&[IoSegment<'_>]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         let mut stable = self.mm().stable.lock();
         // As the store may want it, memory lies in its page as the bytes do in theirs.
         let stable = &mut stable[offset_in_page(pos)..];
@@ -334,7 +349,7 @@ impl AddressSpace {
             filled += len;
         }
         let copy = direct_map::segment(stable.as_mut_ptr(), filled);
-        let written = self.write_to_store(pos, &[copy])?;
+        let written = store(&[copy])?;
         Ok(written.min(filled))
     }
 

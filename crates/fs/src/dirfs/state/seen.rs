@@ -7,10 +7,10 @@ use foliocache_sys::fd::Stat;
 
 /// What the source said about a file after our own last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(in crate::dirfs) struct Seen {
     pub(super) size: u64,
     pub(super) mtime: i64,
-    ctime: i64,
+    pub(in crate::dirfs) ctime: i64,
 }
 
 /// A time in nanoseconds, to be compared: it wraps around.

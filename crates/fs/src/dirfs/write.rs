@@ -1,0 +1,98 @@
+//! Writing a range of a file to the source.
+//!
+//! # Locking
+//!
+//! As [`state`](super::state) says; the file's `wb_lock` is held by the caller.
+
+use super::NodeOps;
+use super::state::{Batched, LocalChange};
+use super::stats::count;
+use super::transfer;
+use foliocache_mm::{IoSegment, PAGE_SIZE};
+use foliocache_sync::Arc;
+use foliocache_sys::fd::AsFd;
+use foliocache_sys::{Errno, fd};
+
+impl NodeOps {
+    /// Writes `segments` at byte `pos`, as [`AddressSpaceOperations::writepages`] does.
+    ///
+    /// [`AddressSpaceOperations::writepages`]: foliocache_mm::AddressSpaceOperations::writepages
+    pub(super) fn write_range(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let fds = self.descriptors(true)?;
+        let file = self.file();
+        if file.io.lock().stale {
+            self.drop_stale(&fds);
+        }
+        let len = transfer::total(segments);
+        let (room, cached) = {
+            let mut io = file.io.lock();
+            io.fresh = None;
+            let end = pos + len as u64;
+            io.grew |= end > io.reached;
+            io.reached = io.reached.max(end);
+            (io.room.take(), io.cached.clone())
+        };
+        let small = room.is_some();
+        let writing = self.shared.batches.as_ref().and_then(|batches| {
+            (batches.dev == self.identity.dev)
+                .then(|| batches.enter(room, Arc::downgrade(&fds.buffered)))
+        });
+        let change = file.begin_change(LocalChange::Data);
+        // Before the write: what it may have done is not durable, however it ends.
+        file.data.changed();
+        let result = match small {
+            true => transfer::write_to_kernel_cache(&self.shared, &fds, pos, segments),
+            false => {
+                let mut earlier = Ok(());
+                let written =
+                    transfer::write(&self.shared, &fds, pos, segments, cached, &mut earlier);
+                if let Err(error) = earlier {
+                    self.told_early(error);
+                }
+                written
+            }
+        };
+        let data = file.data.changed();
+        file.times.changed();
+        // What others do from now on shows. A small file is looked at below, and of a marked one it is told.
+        let looks = !(small || self.shared.options.exclusive || change.is_marked());
+        let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
+        self.end_change(change, stat.flatten().as_ref());
+        let written = result?;
+        if small {
+            count(&self.shared.counters.batched_files);
+            // Nothing may be left to do for the file. If it fails it is tried again before a flush.
+            let _ = self.restamp(&fds);
+        }
+        let mut io = file.io.lock();
+        if let Some(writing) = &writing {
+            let batch = writing.batch.clone();
+            io.batched.retain(|old| !old.is_covered_by(&batch));
+            io.batched.push(Batched {
+                batch,
+                data,
+                size: file.size.begin(),
+                small,
+            });
+        }
+        if written.dropped {
+            io.cached = None;
+        }
+        if let Some(range) = written.buffered {
+            transfer::extend(&mut io.cached, range);
+        }
+        drop(io);
+        drop(writing);
+        let mut done = written.bytes;
+        if done < len.min(PAGE_SIZE) {
+            // The caller takes less than a page for nothing. Going on from there tells why.
+            let from = pos + done as u64;
+            let rest = transfer::part(segments, done..len);
+            let more = fd::write_segments(fds.buffered.as_fd(), from, &rest)?;
+            file.data.changed();
+            transfer::extend(&mut file.io.lock().cached, from..from + more as u64);
+            done += more;
+        }
+        Ok(done)
+    }
+}
