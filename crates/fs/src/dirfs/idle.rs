@@ -45,6 +45,8 @@ use std::os::fd::OwnedFd;
 const MOST_TOGETHER: usize = 256;
 /// Fewest of them for which the whole file system is flushed, which may wait for data of others.
 const FEWEST_TOGETHER: usize = 8;
+/// Most open files of a directory that give way where a descriptor is refused.
+const GIVE_WAY: usize = 64;
 /// Most files that one close flushes one by one.
 const MOST_ALONE: usize = 2;
 
@@ -137,6 +139,7 @@ impl Shared {
         for directory in directories() {
             directory.path_fds.clear();
             directory.close_all_idle();
+            directory.give_way(GIVE_WAY);
         }
         open()
     }
