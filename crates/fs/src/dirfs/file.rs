@@ -239,7 +239,8 @@ impl DirNode {
         if let Some(file) = self.regular() {
             let held = file.io.lock().fds.clone();
             let is_durable = || file.attributes.is_durable() && !file.io.lock().overwritten;
-            if !datasync && !(held.is_none() && is_durable()) {
+            let nothing = || held.is_none() && is_durable();
+            if !(datasync || nothing()) {
                 let fds = match held.map_or_else(|| self.descriptors(false), Ok) {
                     // A handle that needed none is open, and the mode is another one since.
                     Err(Errno::EACCES) => None,
