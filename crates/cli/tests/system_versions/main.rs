@@ -25,6 +25,7 @@ mod round;
 mod worker;
 
 use common::no_root_or_fuse;
+use foliocache_sim::Rng;
 use modes::MODES;
 use round::{Counts, Disk, play};
 use std::str::FromStr;
@@ -60,11 +61,11 @@ fn readers_see_whole_versions_on_mounts_of_every_mode() {
     let disks = Disk::all();
     let time = Duration::from_secs(seconds) / (modes.len() * disks.len()) as u32;
     let mut failures = Vec::new();
-    for (number, mode) in modes.into_iter().enumerate() {
+    let mut rng = Rng::new(seed);
+    for mode in modes {
         for disk in &disks {
             let mut counts = Counts::default();
-            let seed = seed.wrapping_add(number as u64);
-            let failed = play(mode, disk, time, seed, &mut counts);
+            let failed = play(mode, disk, time, rng.fork(), &mut counts);
             println!("{} on {}: {counts:?}", mode.name, disk.kind);
             failures.extend(failed);
         }

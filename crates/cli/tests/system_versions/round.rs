@@ -2,13 +2,13 @@
 
 use crate::common::{Folder, Mounted, lacks, run, wait_for};
 use crate::modes::Mode;
-use crate::worker::{Role, WRITERS, Worker};
+use crate::worker::{Role, Worker};
 use foliocache_sim::Rng;
 use foliocache_sim::versions::ledger::Ledger;
 use foliocache_sim::versions::place::{Plain, can_have_capabilities};
 use foliocache_sim::versions::readers::{Left, look_at_the_source};
 use foliocache_sim::versions::writers::Writer;
-use foliocache_sim::versions::{FILES, theirs};
+use foliocache_sim::versions::{FILES, HOT, theirs};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const IMAGE: u64 = 512 << 20;
 
 /// The longest round.
-const ROUND: Duration = Duration::from_secs(5);
+const ROUND: Duration = Duration::from_millis(1_500);
 
 /// How long everybody may take to end before the mount's connection is cut.
 const GRACE: Duration = Duration::from_secs(10);
@@ -78,7 +78,7 @@ pub(crate) fn play(
     mode: &Mode,
     disk: &Disk,
     time: Duration,
-    seed: u64,
+    mut rng: Rng,
     counts: &mut Counts,
 ) -> Vec<String> {
     let files = disk.files();
@@ -87,7 +87,6 @@ pub(crate) fn play(
     let _ = fs::remove_file(&path);
     let ledger = Ledger::open(&path).unwrap();
     ledger.set_capabilities(can_have_capabilities(&files).unwrap());
-    let mut rng = Rng::new(seed);
     let mut failures = Vec::new();
     let end = Instant::now() + time;
     while counts.rounds == 0 || Instant::now() < end && failures.is_empty() {
@@ -146,7 +145,7 @@ impl<'a> Round<'a> {
             false => Role::Reader,
         };
         let others = [reader, reader, reader, Role::SourceReader, Role::Other];
-        let roles = (0..WRITERS).map(Role::Writer).chain(others);
+        let roles = (0..HOT).map(Role::Writer).chain(others);
         let workers = roles.enumerate().map(|(number, role)| {
             let place = if role.is_beside() { &source } else { &point };
             let said = disk.folder.top().join(format!("said-{number}"));

@@ -16,13 +16,10 @@ use std::time::Duration;
 /// What a worker is to do, in words: role, place, ledger, seed.
 pub(crate) const WORK: &str = "FOLIOCACHE_VERSIONS_WORK";
 
-/// Those that change files of the mount.
-pub(crate) const WRITERS: u64 = 2;
-
 /// What a worker does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
-    /// Changes files of the mount: one of [`WRITERS`].
+    /// Changes files of the mount: one of [`HOT`](foliocache_sim::versions::HOT).
     Writer(u64),
     /// Changes files in the source.
     Other,
@@ -37,7 +34,7 @@ pub(crate) enum Role {
 impl Role {
     fn word(self) -> String {
         match self {
-            Role::Writer(part) => part.to_string(),
+            Role::Writer(number) => number.to_string(),
             Role::Other => "other".to_owned(),
             Role::Reader => "reader".to_owned(),
             Role::LenientReader => "lenient".to_owned(),
@@ -141,7 +138,7 @@ pub(crate) fn run_if_wanted() {
         "reader" => read(Subjects::All, rng),
         "lenient" => read(Subjects::AllWithTheKernelsPages, rng),
         "source" => read(Subjects::Source, rng),
-        part => write(ours(part.parse().unwrap(), WRITERS), false, rng),
+        writer => write(ours(writer.parse().unwrap()), false, rng),
     };
     for failure in &failures {
         eprintln!("{failure}");

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::content::BLOCK;
 use super::ledger::{Entry, Ledger};
 use super::place::{How, Place, Status};
-use super::{CAPABILITY, FILES, Kind, NET_RAW, VERSION, content, has_capability, mode};
+use super::{CAPABILITY, FILES, HOT, Kind, NET_RAW, VERSION, content, has_capability, mode};
 use crate::Rng;
 
 /// Handles that a reader keeps open.
@@ -74,11 +74,7 @@ impl<'a, P: Place> Reader<'a, P> {
         if self.rng.one_in(1, 4) && !self.held.is_empty() {
             return self.look_again();
         }
-        let file = self.rng.below(FILES.len() as u64);
-        let kind = FILES[file as usize].kind;
-        if self.subjects == Subjects::Source && kind != Kind::Replaced {
-            return Ok(());
-        }
+        let file = self.choose();
         let (way, looked) = match self.rng.below(8) {
             0 => ("at random places", self.places(file)),
             1 => ("stat", self.stat(file)),
@@ -87,6 +83,17 @@ impl<'a, P: Place> Reader<'a, P> {
             _ => ("read", self.whole(file, false)),
         };
         self.allow(file, &format!("{way}: "), looked)
+    }
+
+    fn choose(&mut self) -> u64 {
+        loop {
+            let some = [HOT, FILES.len() as u64][self.rng.below(2) as usize];
+            let file = self.rng.below(some);
+            let is_replaced = FILES[file as usize].kind == Kind::Replaced;
+            if is_replaced || self.subjects != Subjects::Source {
+                return file;
+            }
+        }
     }
 
     fn is_lenient(&self) -> bool {

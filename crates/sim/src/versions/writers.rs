@@ -42,12 +42,16 @@ impl<P: Place> Writer<'_, P> {
         Ok(())
     }
 
-    /// One change of one of `files`.
+    /// One change of one of `files`, half the time of the first.
     ///
     /// # Errors
     /// What failed.
     pub fn step(&mut self, files: &[u64]) -> Result<(), String> {
-        let file = files[self.rng.below(files.len() as u64) as usize];
+        let at = match self.rng.one_in(1, 2) {
+            true => 0,
+            false => self.rng.below(files.len() as u64),
+        };
+        let file = files[at as usize];
         let name = FILES[file as usize].name;
         self.change(file)
             .map_err(|error| format!("a change of {name}: {error}; {:?}", self.ledger.entry(file)))
