@@ -26,6 +26,8 @@ pub mod content;
 pub mod ledger;
 pub mod place;
 pub mod readers;
+#[cfg(test)]
+mod tests;
 pub mod writers;
 
 use content::{Content, Size};
