@@ -17,6 +17,7 @@
 //! | [`tree`] | the same for several files and their names |
 //! | [`two_writers`] | a cache and a program beside it, in turns |
 //! | `disk` (feature `disk`) | `disk::Disk`: a block device that records, fails and is cut, under real file systems |
+//! | `versions` (feature `versions`) | files that are replaced while they are read: one version, whole? |
 //!
 //! Nothing but tests depends on this crate.
 #![deny(unsafe_code)]
@@ -34,6 +35,8 @@ mod segments;
 mod stamp;
 pub mod tree;
 pub mod two_writers;
+#[cfg(feature = "versions")]
+pub mod versions;
 mod workload;
 
 pub use backend::{Cut, FaultyBackend};
