@@ -29,8 +29,9 @@
 use super::NodeOps;
 use super::magic::XFS;
 use super::node::DirNode;
+use super::open_files::OpenFile;
 use super::state::{FileState, LocalChange, OngoingChange, StatSample};
-use super::stats::{Fallback, OpenFile, count};
+use super::stats::{Fallback, count};
 use super::sync_calls::SyncCall;
 use super::{Shared, transfer};
 use foliocache_mm::{

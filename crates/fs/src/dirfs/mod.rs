@@ -66,6 +66,7 @@ mod magic;
 mod names;
 mod namespace;
 mod node;
+mod open_files;
 mod path_fds;
 mod replaced;
 mod room;

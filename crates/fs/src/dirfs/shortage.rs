@@ -40,7 +40,7 @@ use super::file::Descriptors;
 use super::identity::Identity;
 use super::inodes::Inodes;
 use super::node::DirNode;
-use super::stats::OpenFile;
+use super::open_files::OpenFile;
 use super::transfer;
 use foliocache_mm::AddressSpace;
 use foliocache_sync::atomic::{AtomicBool, Ordering};

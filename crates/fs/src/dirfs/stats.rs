@@ -5,7 +5,7 @@
 //! All counters are statistics that nothing depends on: every access is `Relaxed`.
 
 use foliocache_mm::show::{Bytes, Count, lines};
-use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{CachePadded, Mutex, thread_shard};
 use foliocache_sys::Errno;
 use foliocache_sys::uring::EngineStats;
@@ -30,33 +30,6 @@ impl fmt::Display for Fallback {
             Fallback::IoUring => "io_uring refused, nothing is read in the background",
             Fallback::PunchHole => "hole punching refused, zeros are written instead",
         })
-    }
-}
-
-/// Files with descriptors in all directories of the process.
-static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
-
-/// One of them until it is dropped.
-pub(super) struct OpenFile(());
-
-impl OpenFile {
-    pub(super) fn new() -> OpenFile {
-        // Relaxed: see the module's header.
-        OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        OpenFile(())
-    }
-
-    /// How many there are.
-    pub(super) fn count() -> usize {
-        // Relaxed: see the module's header.
-        OPEN_FILES.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        // Relaxed: see the module's header.
-        OPEN_FILES.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
