@@ -311,20 +311,22 @@ impl InodeOperations for DirNode {
 
     fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno> {
         let mapping = inode.open_mapping()?;
+        let size = mapping.size();
+        if mapping.is_relied_on() && matches!(self.descriptors(false), Err(Errno::ESTALE)) {
+            // Nobody tells of holes any more. What is cached can be read as data.
+            return match what {
+                _ if pos >= size => Err(Errno::ENXIO),
+                SeekSparse::Data => Ok(pos),
+                SeekSparse::Hole => Ok(size),
+            };
+        }
         // The source knows of no hole that is dirty in the cache, and of no data either.
         mapping.sync()?;
-        let size = mapping.size();
+        let fds = self.descriptors(false)?;
+        let (fd, size) = (fds.buffered.as_fd(), mapping.size());
         if pos >= size {
             return Err(Errno::ENXIO);
         }
-        let fds = match self.descriptors(false) {
-            // Nobody tells of holes any more. What is cached can be read as data.
-            Err(Errno::ESTALE) if mapping.is_relied_on() => {
-                return Ok(if what == SeekSparse::Data { pos } else { size });
-            }
-            fds => fds?,
-        };
-        let fd = fds.buffered.as_fd();
         match (what, fd::seek_sparse(fd, what, pos)?) {
             (SeekSparse::Data, found) => found.filter(|&at| at < size).ok_or(Errno::ENXIO),
             (SeekSparse::Hole, found) => Ok(found.map_or(size, |at| at.min(size))),
