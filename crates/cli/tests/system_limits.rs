@@ -5,7 +5,11 @@
 
 mod common;
 
-use common::{Folder, in_kernel_cache, lacks, memory_of, pattern, run, shell, wait_for};
+use common::{
+    Folder, Mounted, in_kernel_cache, lacks, memory_of, no_root_or_fuse, pattern, run, shell,
+    wait_for,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -241,4 +245,64 @@ fn files_that_do_not_fit_into_a_full_source_are_listed_as_lost() {
     assert!(lost("one").is_some() || lost("two").is_some());
     assert_eq!(ended.code, Some(4), "{:?}", ended.lines);
     assert!(!folder.is_mounted());
+}
+
+/// As many services have it: a hard limit of 1,024 descriptors, and programs that hold more files open for writing.
+#[test]
+#[ignore = "system tier"]
+fn a_mount_serves_more_open_files_than_it_has_descriptors() {
+    if no_root_or_fuse() {
+        return;
+    }
+    const FILES: usize = 3000;
+    // Of the programs there are this process, and the shells that it starts.
+    let limit = Rlimit {
+        current: Some(FILES as u64 + 500),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    for arguments in [
+        &[][..],
+        &["--writeback", "delayed"],
+        &["--kernel-cache", "all"],
+    ] {
+        let folder = Folder::new("open-files");
+        let mount = folder.mount_command(arguments);
+        let mut limited = Command::new("prlimit");
+        limited.arg("--nofile=1024:1024").arg(mount.get_program());
+        let mounted = Mounted::start(limited.args(mount.get_args()));
+        let inside = folder.mount_point();
+        fs::create_dir(inside.join("held")).unwrap();
+        let make = |nr: usize| {
+            let mut file = File::create(inside.join("held").join(nr.to_string()))?;
+            writeln!(file, "first {nr}").map(|()| file)
+        };
+        let mut files: Vec<_> = (0..FILES).map(|nr| make(nr).unwrap()).collect();
+        // Other programs read and make files all the while.
+        shell(
+            &inside,
+            "mkdir others; i=0
+             while [ $i -lt 300 ]; do echo $i > others/$i; cat others/$i > /dev/null; i=$((i+1)); done
+             cat held/* > /dev/null; test $(ls held | wc -l) = 3000; mv others moved; rm -r moved",
+        );
+        for (nr, file) in files.iter_mut().enumerate() {
+            writeln!(file, "second {nr}").unwrap();
+        }
+        for (nr, file) in files.iter().enumerate() {
+            // Each in the first mount alone: that takes its time.
+            if arguments.is_empty() || nr % 20 == 0 {
+                file.sync_all().unwrap();
+                let source = folder.source().join("held").join(nr.to_string());
+                let expected = format!("first {nr}\nsecond {nr}\n");
+                assert_eq!(fs::read_to_string(source).unwrap(), expected);
+            }
+        }
+        drop(files);
+        mounted.end_well();
+        for nr in 0..FILES {
+            let source = folder.source().join("held").join(nr.to_string());
+            let expected = format!("first {nr}\nsecond {nr}\n");
+            assert_eq!(fs::read_to_string(source).unwrap(), expected);
+        }
+    }
 }

@@ -114,3 +114,98 @@ fn directories_share_the_descriptors_of_the_process() {
         }
     }
 }
+
+/// Files that are open and idle give their descriptors up, and open again where they need them.
+#[test]
+fn more_files_than_descriptors_are_open_for_writing() {
+    const OPEN: usize = 1500;
+    let _one = few_descriptors();
+    let cache = Cache::builder().memory("64M").build().unwrap();
+    let source = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = cache.directory(source.path()).unwrap();
+    let record = |nr: usize, round: u8| vec![round; 100 + nr % 5000];
+    let expect = |nr: usize, rounds: &[u8]| {
+        let expected: Vec<u8> = rounds.iter().flat_map(|&round| record(nr, round)).collect();
+        let bytes = std::fs::read(source.path().join(nr.to_string())).unwrap();
+        assert!(bytes == expected, "file {nr}");
+    };
+    let files: Vec<_> = (0..OPEN)
+        .map(|nr| {
+            let file = directory.create(nr.to_string()).unwrap();
+            file.append_all(&record(nr, 1)).unwrap();
+            file
+        })
+        .collect();
+    // Others find descriptors all the while.
+    directory.write("other", b"data").unwrap();
+    assert_eq!(directory.read("other").unwrap(), b"data");
+    assert!(directory.read_dir(".").unwrap().count() > OPEN);
+    for (nr, file) in files.iter().enumerate() {
+        file.append_all(&record(nr, 2)).unwrap();
+    }
+    for file in files.iter().rev() {
+        file.sync_all().unwrap();
+    }
+    (0..OPEN).for_each(|nr| expect(nr, &[1, 2]));
+    let modified = |nr: usize| {
+        let there = std::fs::metadata(source.path().join(nr.to_string()));
+        (
+            files[nr].metadata().unwrap().modified().unwrap(),
+            there.unwrap().modified().unwrap(),
+        )
+    };
+    for (nr, file) in files.iter().enumerate() {
+        let (ours, theirs) = modified(nr);
+        assert_eq!(ours, theirs, "file {nr}");
+        let mut bytes = vec![0; 100];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [1; 100]);
+        // By turns a cut, and a record that only the close brings to the source.
+        if nr % 2 == 0 {
+            file.set_len(record(nr, 1).len() as u64).unwrap();
+        }
+        file.append_all(&record(nr, 3)).unwrap();
+    }
+    drop(files);
+    cache.sync().unwrap();
+    for nr in 0..OPEN {
+        expect(nr, if nr % 2 == 0 { &[1, 3] } else { &[1, 2, 3] });
+    }
+}
+
+/// Files without a name cannot be found again: they keep their descriptors, and what is one too many is refused alone.
+#[test]
+fn files_that_cannot_give_way_leave_descriptors_for_names() {
+    let _one = few_descriptors();
+    let cache = Cache::builder().memory("64M").build().unwrap();
+    let source = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let directory = cache.directory(source.path()).unwrap();
+    let mut held = Vec::new();
+    let refused = loop {
+        match directory.create("gone") {
+            Ok(file) => {
+                file.append_all(&[7; 100]).unwrap();
+                directory.remove_file("gone").unwrap();
+                held.push(file);
+            }
+            Err(error) => break error,
+        }
+        assert!(held.len() < LIMIT as usize);
+    };
+    let refused = std::io::Error::from(refused);
+    assert_eq!(refused.raw_os_error(), Some(24), "EMFILE: {refused}");
+    assert!(!directory.exists("gone").unwrap());
+    directory.create_dir("dir").unwrap();
+    directory.rename("dir", "moved").unwrap();
+    assert_eq!(directory.read_dir(".").unwrap().count(), 1);
+    directory.remove_dir("moved").unwrap();
+    for file in &held {
+        let mut bytes = [0; 100];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [7; 100]);
+    }
+    held.truncate(held.len() / 2);
+    let file = directory.create("new").unwrap();
+    file.append_all(b"data").unwrap();
+    file.sync_all().unwrap();
+}

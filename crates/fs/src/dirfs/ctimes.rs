@@ -123,16 +123,13 @@ impl Ctimes {
         // Relaxed, here and below: see the module's header.
         let places = self.places.load(Ordering::Relaxed);
         let notes = self.len.load(Ordering::Relaxed) + self.expected.load(Ordering::Relaxed);
-        if 2 * notes < places || places == self.most {
+        if 2 * notes < places || places == self.most || self.most < FIRST {
             return;
         }
         let wanted = (2 * notes + 2).next_power_of_two();
-        let wanted = wanted.max(FIRST).min(self.most);
-        if wanted < FIRST {
-            return;
-        }
-        // Where there is no room notes go, the oldest first.
+        let wanted = wanted.clamp(FIRST, self.most);
         let bytes = (wanted * size_of::<Note>()) as u64;
+        // Where there is no room notes go, the oldest first.
         let Ok(charge) = MetadataCharge::before_names(&self.mm, bytes, Duration::ZERO) else {
             return;
         };

@@ -8,7 +8,8 @@
 //! A write leaves the file `unflushed` until a flush succeeded, and only a file without handles,
 //! without anything unflushed and without folios that still have to be written loses its
 //! descriptors: a descriptor that is closed takes the kernel's report of a failed writeback with
-//! it, and another process may move the name away that we would find the file again by.
+//! it, and another process may move the name away that we would find the file again by. One with handles loses them
+//! where the process has hardly any left, see [`shortage`](super::shortage).
 //!
 //! The bytes of a write reach the source later than the write, and the source stamps them with that later time:
 //! see [`times`](super::times).
@@ -26,6 +27,7 @@
 //! As [`state`](super::state) says. No lock is held across I/O but `opens`, by callers.
 
 use super::NodeOps;
+use super::idle::OpenFile;
 use super::magic::XFS;
 use super::node::DirNode;
 use super::state::{FileState, LocalChange, OngoingChange, StatSample};
@@ -74,6 +76,7 @@ pub(super) struct Descriptors {
     /// Direct I/O was refused after it had been allowed. Relaxed everywhere: whoever misses it is
     /// refused once more.
     direct_refused: AtomicBool,
+    _counted: OpenFile,
 }
 
 impl Descriptors {
@@ -84,7 +87,15 @@ impl Descriptors {
             appends: false,
             direct: OnceLock::new(),
             direct_refused: AtomicBool::new(false),
+            _counted: OpenFile::new(),
         }
+    }
+
+    /// Whether somebody else uses one of them now.
+    pub(super) fn is_in_use(&self) -> bool {
+        let direct = self.direct.get().and_then(Option::as_ref);
+        Arc::strong_count(&self.buffered) > 1
+            || direct.is_some_and(|direct| Arc::strong_count(&direct.fd) > 1)
     }
 
     /// Whether there is a descriptor for direct I/O by now. Does not block.
@@ -102,6 +113,9 @@ impl Descriptors {
         }
         if let Some(known) = self.direct.get() {
             return known.as_ref();
+        }
+        if shared.shortage.spares(self) {
+            return None;
         }
         let opened = match shared.with_room(|| self.open_direct(shared)) {
             Ok(direct) => Some(direct),
@@ -173,7 +187,9 @@ impl DirNode {
             Err(Errno::EPERM) if writable => self.open_to_append()?,
             opened => opened.map(|(fd, stat)| (Descriptors::new(fd, writable), stat))?,
         };
-        Ok((file.install(opened), stat))
+        let fds = file.install(opened);
+        self.stand_in_line(&fds);
+        Ok((fds, stat))
     }
 
     /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
@@ -224,7 +240,8 @@ impl DirNode {
         if let Some(file) = self.regular() {
             let held = file.io.lock().fds.clone();
             let is_durable = || file.attributes.is_durable() && !file.io.lock().overwritten;
-            if !datasync && !(held.is_none() && is_durable()) {
+            let nothing = || held.is_none() && is_durable();
+            if !(datasync || nothing()) {
                 let fds = match held.map_or_else(|| self.descriptors(false), Ok) {
                     // A handle that needed none is open, and the mode is another one since.
                     Err(Errno::EACCES) => None,
@@ -393,7 +410,10 @@ impl AddressSpaceOperations for NodeOps {
     }
 
     fn writepages(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
-        self.write_range(pos, segments)
+        match self.descriptors(true)?.appends {
+            true => self.append_range(pos, segments, None),
+            false => self.write_range(pos, segments),
+        }
     }
 
     fn appends_only(&self) -> bool {

@@ -45,6 +45,8 @@ use std::os::fd::OwnedFd;
 const MOST_TOGETHER: usize = 256;
 /// Fewest of them for which the whole file system is flushed, which may wait for data of others.
 const FEWEST_TOGETHER: usize = 8;
+/// Most open files of a directory that give way where a descriptor is refused.
+const GIVE_WAY: usize = 64;
 /// Most files that one close flushes one by one.
 const MOST_ALONE: usize = 2;
 
@@ -109,6 +111,33 @@ impl Drop for IdleFiles {
 /// The directories of the process, which share its limit of open files. The lock is a leaf.
 static DIRECTORIES: Mutex<VecDeque<Weak<Shared>>> = Mutex::new(VecDeque::new());
 
+/// Files with descriptors in all directories of the process.
+static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// One of them until it is dropped.
+pub(super) struct OpenFile(());
+
+impl OpenFile {
+    pub(super) fn new() -> OpenFile {
+        // Relaxed: a count alone.
+        OPEN_FILES.fetch_add(1, Ordering::Relaxed);
+        OpenFile(())
+    }
+
+    /// How many there are.
+    pub(super) fn count() -> usize {
+        // Relaxed: a count alone.
+        OPEN_FILES.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        // Relaxed: a count alone.
+        OPEN_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Enters a directory that was opened.
 pub(super) fn register(shared: &Arc<Shared>) {
     let mut directories = DIRECTORIES.lock();
@@ -137,6 +166,7 @@ impl Shared {
         for directory in directories() {
             directory.path_fds.clear();
             directory.close_all_idle();
+            directory.give_way(GIVE_WAY);
         }
         open()
     }

@@ -91,6 +91,10 @@ impl DirNode {
         let now = self.shared.belief.now();
         let (compared, marked) = {
             let io = self.file().io.lock();
+            if io.fds.is_none() {
+                // It gave its descriptors up, and gets one before the write.
+                return true;
+            }
             if io.is_just_made() {
                 return false;
             }
@@ -119,6 +123,9 @@ impl DirNode {
     /// Context: no lock held.
     pub(super) fn look_before_write(&self, nowait: bool) -> bool {
         let file = self.file();
+        if !nowait {
+            self.open_before_write();
+        }
         let opens = match nowait {
             true if file.any_fd().is_none() => return false,
             true => file.opens.try_lock(),
@@ -254,7 +261,9 @@ impl DirNode {
         let watched = self.attributes.is_watched(asked);
         let open = || -> Result<_, Errno> {
             if let Some(fds) = made {
-                return Ok((file.install(fds), None));
+                let fds = file.install(fds);
+                self.stand_in_line(&fds);
+                return Ok((fds, None));
             }
             let writable = flags.write || flags.truncate;
             if writable {

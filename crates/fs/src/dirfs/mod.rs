@@ -15,6 +15,7 @@
 //! | `file` | a regular file's descriptors, writeback, flush, times |
 //! | `state` | what is remembered of a regular file, and what was seen of it last |
 //! | `idle` | closed files that still need their descriptors |
+//! | `shortage` | open files that give their descriptors up, where there are hardly any left |
 //! | `batch` | small new files, made durable many at a time |
 //! | `write` | writing a range of a file to the source |
 //! | `append_only` | files that are append-only in the source |
@@ -66,6 +67,7 @@ mod namespace;
 mod node;
 mod path_fds;
 mod room;
+mod shortage;
 mod state;
 mod stats;
 mod stream;
@@ -89,6 +91,7 @@ use self::listing::Listings;
 use self::lock::LockState;
 use self::node::DirNode;
 use self::path_fds::PathFds;
+use self::shortage::Shortage;
 use self::stats::Counters;
 use self::sync_calls::{SyncCall, SyncCalls};
 use self::watch::Watches;
@@ -252,6 +255,7 @@ struct Shared {
     batches: Option<Batches>,
     sync_calls: SyncCalls,
     ctimes: Ctimes,
+    shortage: Shortage,
     /// The source refuses in time what it has no room for.
     room_is_told: bool,
     /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
@@ -285,7 +289,7 @@ impl Shared {
 /// what is dirty; [`FileSystem::sync_fs`](foliocache_vfs::FileSystem::sync_fs) before that tells of errors.
 pub struct DirFs {
     shared: Arc<Shared>,
-    inodes: Inodes,
+    inodes: Arc<Inodes>,
     root: SlabArc<Inode>,
     /// Taken by [`DirFs::lock`]; let go when all was written back.
     lock: Mutex<LockState>,
@@ -360,7 +364,7 @@ impl DirFs {
             .filter(|_| options.batch_small_files && !options.read_only);
         let sync_calls = SyncCalls::new(root.as_fd(), stat.dev.raw());
         let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
-        let inodes = Inodes::new(mm, stat.dev.raw());
+        let inodes = Arc::new(Inodes::new(mm, stat.dev.raw()));
         let validity = Validity {
             present: options.revalidate_after,
             absent: options.revalidate_absent_after,
@@ -370,6 +374,7 @@ impl DirFs {
             false => Err(Errno::EOPNOTSUPP),
         };
         let watches = watches.ok().map(Arc::new);
+        let shortage = Shortage::new(options.exclusive || watches.is_some());
         let shared = Arc::new(Shared {
             root: Arc::new(root),
             name,
@@ -392,6 +397,7 @@ impl DirFs {
             batches,
             sync_calls,
             ctimes: Ctimes::new(mm),
+            shortage,
             room_is_told,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
@@ -400,6 +406,7 @@ impl DirFs {
             bdi,
         });
         idle::register(&shared);
+        shared.shortage.find_in(&inodes);
         let root = names::make_root(&shared, &inodes, &stat);
         Ok(DirFs {
             shared,

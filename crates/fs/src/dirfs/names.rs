@@ -195,6 +195,11 @@ impl DirFs {
         if flags.write {
             self.shared.ctimes.make_room();
         }
+        if made.is_none() {
+            let room = self.shared.relieve();
+            // One for reading alone gives way again.
+            (if flags.write { room } else { Ok(()) })?;
+        }
         let (fds, charge) = match made {
             Some((fds, charge)) => (Some(fds), charge),
             None => (None, OpenFile::charge(mm)?),

@@ -168,6 +168,7 @@ impl FileSystem for DirFs {
     ) -> Result<OpenFile, Errno> {
         self.writable()?;
         check_component(name)?;
+        self.shared.relieve()?;
         let dir_fd = self.directory(dir)?;
         let _changes = NamesChange::of(dir);
         // First: without room for its pages a file is not left behind.

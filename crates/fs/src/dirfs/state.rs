@@ -192,7 +192,7 @@ pub(super) struct IoState {
     /// Changes of our own that ever began.
     changes: u64,
     /// Changes of our own under way.
-    changing: u32,
+    pub(super) changing: u32,
     /// An error of data that is not flushed, which the kernel told a call that was for something else.
     pub(super) error: Option<Errno>,
     /// Made through us, and not closed since.

@@ -1,0 +1,310 @@
+//! When the process has nearly as many descriptors as it may have: files that are open give theirs up.
+//!
+//! # Model
+//!
+//! ```text
+//!  number of a new descriptor, of the limit of the process
+//!  0 ───────────── 1/4 ──────────────────── 7/8 ────────────── 15/16 ─────── all
+//!      stays open       in line to give way      idle ones do        no file is opened,
+//!                                                                     if none can
+//! ```
+//!
+//! The kernel gives a new descriptor the lowest number that is free, so that number says how many there are. Most processes may have so many
+//! that no file gets in line.
+//!
+//! A file that is open and idle, and can be found again by its name, gives up its descriptors, and opens again where it needs
+//! them. Idle is a file with nothing to write, nothing to flush and no call under way, whose times are set. Where too few are
+//! idle, whoever opens a file, or begins to write to one that gave way, makes some of them so: it writes them back.
+//! A sixteenth of the limit is left to what needs a descriptor for a moment: walks, listings, changes of names. So a file
+//! that is one too many is refused alone.
+//!
+//! Only with `CAP_DAC_OVERRIDE`, since others might not be allowed to open the file again, and where a first write is
+//! announced ([`may_have_changed`](DirNode::may_have_changed)), or nobody else moves files: a file with data to write has a
+//! descriptor, since its name might be moved.
+//!
+//! # Invariants
+//!
+//! 1. A file with unflushed data keeps its descriptors: they have the kernel's report of an error.
+//! 2. Each file of the line was given a descriptor since it got in. The line is bounded by twice the limit.
+//!
+//! # Locking
+//!
+//! The lock of the line is a leaf. The locks of files that give way are only tried, but by [`Shared::relieve`], whose caller holds none.
+//!
+//! # Memory ordering
+//!
+//! `is_tight` is a hint, `Relaxed`: who misses it fails as it would have without.
+
+use super::Shared;
+use super::file::Descriptors;
+use super::identity::Identity;
+use super::idle::OpenFile;
+use super::inodes::Inodes;
+use super::node::DirNode;
+use super::transfer;
+use foliocache_mm::AddressSpace;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::cell::OnceLock;
+use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sys::fd::{AsFd, OFlags};
+use foliocache_sys::{Errno, credentials, fd};
+use foliocache_vfs::{Inode, SlabArc};
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+
+/// Most files that are written back at once so that they can give way.
+const MOST_TOGETHER: usize = 64;
+
+/// What became of a file that was asked to give way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// It did.
+    Gave,
+    /// It cannot now.
+    Busy,
+    /// It has no descriptor, nobody has it open, or it cannot be found again.
+    Left,
+}
+
+/// See the module's header.
+pub(super) struct Shortage {
+    /// Most descriptors of the process.
+    limit: usize,
+    /// Files may give way.
+    may: bool,
+    inodes: OnceLock<Weak<Inodes>>,
+    line: Mutex<VecDeque<Identity>>,
+    /// Fewer gave way than were asked for.
+    is_tight: AtomicBool,
+}
+
+impl Shortage {
+    /// For files of which the first write is announced, or which nobody else moves, if `is_told`.
+    pub(super) fn new(is_told: bool) -> Shortage {
+        Shortage {
+            limit: usize::try_from(fd::open_file_limit()).unwrap_or(usize::MAX),
+            may: is_told && credentials::overrides_modes(),
+            inodes: OnceLock::new(),
+            line: Mutex::default(),
+            is_tight: AtomicBool::new(false),
+        }
+    }
+
+    /// Where the files of the line are found.
+    pub(super) fn find_in(&self, inodes: &Arc<Inodes>) {
+        let _ = self.inodes.set(Arc::downgrade(inodes));
+    }
+
+    /// Whether descriptors are short if the last one has this number.
+    fn is_short(&self, number: usize) -> bool {
+        number >= self.limit / 8 * 7
+    }
+
+    /// Whether a file had better do with one descriptor.
+    pub(super) fn spares(&self, fds: &Descriptors) -> bool {
+        self.may && self.is_short(number(fds))
+    }
+
+    fn tight(&self, tight: bool) {
+        // Relaxed: see the module's header.
+        self.is_tight.store(tight, Ordering::Relaxed);
+    }
+
+    /// The first in line, while it is found in memory.
+    fn pop(&self) -> Option<(Identity, Option<SlabArc<Inode>>)> {
+        let identity = self.line.lock().pop_front()?;
+        let inodes = self.inodes.get().and_then(Weak::upgrade);
+        Some((identity, inodes.and_then(|inodes| inodes.find(&identity))))
+    }
+
+    fn push(&self, identity: Identity) {
+        let mut line = self.line.lock();
+        line.push_back(identity);
+        let is_long = line.len() > self.limit.saturating_mul(2);
+        drop(line);
+        if is_long {
+            self.shorten();
+        }
+    }
+
+    /// Takes those out of the line that have no descriptors.
+    fn shorten(&self) {
+        let all = std::mem::take(&mut *self.line.lock());
+        let Some(inodes) = self.inodes.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let mut seen = std::collections::HashSet::new();
+        let has_one = |inode: &SlabArc<Inode>| {
+            let file = DirNode::of(inode).ok().and_then(DirNode::regular);
+            file.is_some_and(|file| file.any_fd().is_some())
+        };
+        let stays = |identity: &Identity| {
+            inodes.find(identity).as_ref().is_some_and(has_one) && seen.insert(*identity)
+        };
+        let kept: Vec<_> = all.into_iter().filter(stays).collect();
+        self.line.lock().extend(kept);
+    }
+}
+
+fn number(fds: &Descriptors) -> usize {
+    fds.buffered.as_raw_fd() as usize
+}
+
+impl Shared {
+    /// Has up to `wanted` idle files give up their descriptors; how many did. Waits for no lock.
+    pub(super) fn give_way(&self, wanted: usize) -> usize {
+        let shortage = &self.shortage;
+        let (mut given, len) = (0, shortage.line.lock().len());
+        for _ in 0..len {
+            if given == wanted {
+                break;
+            }
+            let Some((identity, found)) = shortage.pop() else {
+                break;
+            };
+            let node = found.as_deref().and_then(|inode| DirNode::of(inode).ok());
+            match node.map_or(Asked::Left, DirNode::give_up_descriptors) {
+                Asked::Gave => given += 1,
+                Asked::Busy => shortage.push(identity),
+                Asked::Left => {}
+            }
+        }
+        shortage.tight(shortage.may && given < wanted);
+        given
+    }
+
+    /// Where too few files were idle: writes some back, so that they give way. To be called before a file is opened, or a first
+    /// byte written.
+    ///
+    /// Context: no lock held; may block on I/O.
+    ///
+    /// # Errors
+    /// `EMFILE` if none can, and hardly a descriptor is left.
+    pub(super) fn relieve(&self) -> Result<(), Errno> {
+        let shortage = &self.shortage;
+        // Relaxed: see the module's header.
+        if !shortage.is_tight.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let number = || {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let probe = fd::reopen(self.root.as_fd(), flags);
+            probe.map_or(shortage.limit, |fd| fd.as_raw_fd() as usize)
+        };
+        if !shortage.is_short(number()) {
+            shortage.tight(false);
+            return Ok(());
+        }
+        let mut asked = Vec::new();
+        while asked.len() < MOST_TOGETHER
+            && let Some((identity, found)) = shortage.pop()
+        {
+            asked.extend(found.map(|inode| (identity, inode)));
+        }
+        let mapping = |inode: &SlabArc<Inode>| inode.mapping().cloned();
+        let to_write = |mapping: &Arc<AddressSpace>| mapping.is_dirty();
+        let dirty: Vec<_> = (asked.iter())
+            .filter_map(|(_, inode)| mapping(inode).filter(to_write))
+            .collect();
+        for mapping in &dirty {
+            mapping.fdatawrite();
+        }
+        if let Some(batches) = &self.batches {
+            batches.settle_open(self);
+        }
+        for mapping in &dirty {
+            // The error stays with the file: it remains dirty and its handles are told.
+            let _ = mapping.sync();
+        }
+        let mut given = 0;
+        for (identity, inode) in asked {
+            let Ok(node) = DirNode::of(&inode) else {
+                continue;
+            };
+            node.set_times_that_wait();
+            match node.give_up_descriptors() {
+                Asked::Gave => given += 1,
+                Asked::Busy => shortage.push(identity),
+                Asked::Left => {}
+            }
+        }
+        let number = number();
+        shortage.tight(shortage.is_short(number));
+        // Where others than these files have the descriptors, the last ones are for whoever comes first.
+        let many = OpenFile::count() >= shortage.limit / 4;
+        match given == 0 && many && number >= shortage.limit / 16 * 15 {
+            true => Err(Errno::EMFILE),
+            false => Ok(()),
+        }
+    }
+}
+
+impl DirNode {
+    /// The file was given descriptors: it gets in line where there are many, and others give way where there are too many.
+    pub(super) fn stand_in_line(&self, fds: &Descriptors) {
+        let shortage = &self.shared.shortage;
+        let number = number(fds);
+        if !shortage.may || number < shortage.limit / 4 {
+            return;
+        }
+        shortage.push(self.identity);
+        if shortage.is_short(number) {
+            self.shared.give_way(shortage.limit / 16);
+        }
+    }
+
+    /// Gives the file a descriptor before its first byte is written, if it has none: its name might be moved away.
+    ///
+    /// Context: no lock held; may block on I/O.
+    pub(super) fn open_before_write(&self) {
+        if self.file().any_fd().is_none() {
+            // Without one it is opened when it is written back.
+            let _ = self.shared.relieve();
+            let _ = self.descriptors(true);
+        }
+    }
+
+    /// Sets times that wait for the last close.
+    fn set_times_that_wait(&self) {
+        let fds = self.regular().and_then(|file| file.io.lock().fds.clone());
+        if let Some(fds) = fds {
+            // What fails is tried again when the times are made durable.
+            let _ = self.restamp(&fds);
+        }
+    }
+
+    /// Closes the descriptors of an open file if it is idle and can be found again. Waits for no lock.
+    fn give_up_descriptors(&self) -> Asked {
+        let Some(file) = self.regular() else {
+            return Asked::Left;
+        };
+        let Some(opens) = file.opens.try_lock() else {
+            return Asked::Busy;
+        };
+        // One without handles waits in another line.
+        if opens.handles == 0 || self.is_unlinked() || self.named().is_none() {
+            return Asked::Left;
+        }
+        let dirty = file.mapping().is_some_and(|mapping| mapping.is_dirty());
+        if dirty {
+            return Asked::Busy;
+        }
+        let mut io = file.io.lock();
+        let Some(fds) = &io.fds else {
+            return Asked::Left;
+        };
+        let in_use = Arc::strong_count(fds) > 1 || fds.is_in_use();
+        // One that is append-only is written in another way than it would be if it were opened when it is written.
+        let waits = fds.appends || file.unflushed() || !file.times.is_durable();
+        if in_use || waits || io.changing != 0 || io.marked.is_some() || io.error.is_some() {
+            return Asked::Busy;
+        }
+        let (fds, cached) = (io.fds.take(), io.cached.take());
+        drop(io);
+        if let Some((fds, cached)) = fds.as_ref().zip(cached) {
+            transfer::drop_behind(fds.buffered.as_fd(), cached);
+        }
+        drop(fds);
+        Asked::Gave
+    }
+}
