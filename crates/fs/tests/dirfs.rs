@@ -968,13 +968,14 @@ fn the_change_time_that_was_shown_stays_when_the_inode_leaves_memory() {
             fs.shrink_inodes(10_000);
             assert!(fs.stats().inodes < left.saturating_sub(FILES as u64 / 2));
         };
+        // But for files that were written back in the same tick of the clock.
+        let is_later = |&nr: &usize| in_source(nr) > before[nr].0;
+        let later = (0..FILES).filter(is_later).count();
+        assert!(exclusive || later > 0, "the source stamps it later");
         for round in 0..3 {
             leave();
             for (nr, before) in before.iter().enumerate() {
                 assert_eq!(shown(nr), *before, "file {nr} in round {round}");
-                if round == 0 {
-                    assert!(in_source(nr) > before.0, "the source stamps it later");
-                }
                 if round == 1 {
                     let file = open(&fs, &name(nr), OpenFlags::READ);
                     assert!(read_all(&file) == pattern(nr as u64, 1 + nr * 331));

@@ -301,6 +301,12 @@ impl DirNode {
         }
         let (fds, cached) = (io.fds.take(), io.cached.take());
         drop(io);
+        // What is all cached stays readable though others may give the name to another file.
+        if let Some(mapping) = file.mapping()
+            && !mapping.rely_on_pages()
+        {
+            mapping.end_reliance();
+        }
         if let Some((fds, cached)) = fds.as_ref().zip(cached) {
             transfer::drop_behind(fds.buffered.as_fd(), cached);
         }
