@@ -21,7 +21,7 @@ use foliocache_sync::time::{Duration, Instant, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
 use super::MAX_TURNS;
-use super::shrinker::GivenUp;
+use super::given_up::GivenUp;
 use crate::frames::{BLOCK_FRAMES, FrameKind};
 use crate::mm::Mm;
 use crate::stats::bump;

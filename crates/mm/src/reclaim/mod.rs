@@ -24,15 +24,17 @@
 
 mod background;
 mod evacuate;
+mod given_up;
 mod lru;
 mod shadow;
 mod shrinker;
 mod tables;
 mod waiting;
 
+pub use given_up::GivenUp;
 use lru::Evicted;
 pub(crate) use lru::Lru;
-pub use shrinker::{GivenUp, Shrinker};
+pub use shrinker::Shrinker;
 pub(crate) use waiting::{Need, Rounds, Waiter};
 
 use foliocache_sync::atomic::Ordering;

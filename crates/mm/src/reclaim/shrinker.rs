@@ -20,6 +20,7 @@ use foliocache_sync::time::{Duration, coarse_monotonic_ms};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 
+use super::given_up::GivenUp;
 use super::waiting::{Need, Waiter};
 use crate::mm::Mm;
 
@@ -43,25 +44,6 @@ const RETRY_AFTER_MS: u64 = 20;
 
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
 const AGAIN_MS: u64 = 4;
-
-/// What a cache of metadata gave up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GivenUp {
-    /// Bytes that are the bound's again.
-    pub bytes: u64,
-    /// Whether more is on its way: readers or other threads have it still, or somebody outside was asked to let go of it.
-    pub more: bool,
-}
-
-impl GivenUp {
-    /// Of two caches.
-    fn and(self, other: GivenUp) -> GivenUp {
-        GivenUp {
-            bytes: self.bytes + other.bytes,
-            more: self.more || other.more,
-        }
-    }
-}
 
 /// A cache of metadata.
 #[doc(alias = "shrinker")]

@@ -40,7 +40,7 @@ use foliocache_sync::time::{self, Duration, Instant, coarse_monotonic_ms, sleep}
 use foliocache_sync::{Condvar, Mutex, rank};
 use foliocache_sys::Errno;
 
-use super::shrinker::GivenUp;
+use super::given_up::GivenUp;
 use crate::charge::MetadataCharge;
 use crate::mm::Mm;
 
