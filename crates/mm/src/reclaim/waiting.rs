@@ -245,13 +245,15 @@ impl<'a> Waiter<'a> {
     /// after a while also those that it leaves alone otherwise.
     pub(crate) fn held_up(&mut self) {
         self.is_last = false;
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() < self.patience {
+        let Some(since) = self.since else {
             self.mm.background.wake();
+            self.since = Some(Instant::now());
             return;
+        };
+        if since.elapsed() >= self.patience {
+            self.round();
+            self.since = None;
         }
-        self.round();
-        self.since = None;
     }
 
     /// Waits for a round after a look that found neither memory nor a page to evict.
