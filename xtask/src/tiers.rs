@@ -307,7 +307,7 @@ impl Workspace {
     pub(crate) fn steps(&self, tier: Tier) -> Vec<Step> {
         match tier {
             Tier::Tidy => tidy(),
-            Tier::Unit => vec![Step::cargo(tier, "tests", "test --workspace --locked", 25)],
+            Tier::Unit => vec![Step::cargo(tier, "tests", "test --workspace --locked", 30)],
             // The bugs come last: they share what the models are built from.
             Tier::Model => [
                 self.model("loom"),
@@ -414,7 +414,7 @@ impl Workspace {
                 "test --locked --release {} --test system_* -- --include-ignored --test-threads=1",
                 select(&system)
             );
-            let step = Step::cargo(tier, "tests", &arguments, 25).needs(MOUNT);
+            let step = Step::cargo(tier, "tests", &arguments, 40).needs(MOUNT);
             let step = step
                 .without_lto()
                 .env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
@@ -473,7 +473,7 @@ fn tidy() -> Vec<Step> {
 /// Bugs are planted, and the tests of the unit and model tiers have to find them.
 fn planted() -> Vec<Step> {
     let arguments = "xtask planted --tier unit --tier model";
-    vec![Step::cargo(Tier::Model, "planted bugs", arguments, 15)]
+    vec![Step::cargo(Tier::Model, "planted bugs", arguments, 20)]
 }
 
 /// A tier that finds none of its tests proves nothing, and must not look as if it did.
