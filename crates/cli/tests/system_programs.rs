@@ -225,7 +225,7 @@ const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 /// Operations of one run of fsx.
 fn operations() -> u32 {
     let set = std::env::var("FOLIOCACHE_FSX_OPERATIONS").ok();
-    set.map_or(100_000, |text| text.parse().unwrap())
+    set.map_or(40_000, |text| text.parse().unwrap())
 }
 
 /// Runs fsx on mounts with `memory`, one for each mode of the kernel's cache; those that are not the default have a quarter of
