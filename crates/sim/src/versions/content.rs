@@ -7,7 +7,7 @@
 //! short file and bytes of another file are told apart. A log is a sequence of short versions, its *records*.
 
 use std::fmt::Write;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::scramble;
 
@@ -94,28 +94,46 @@ impl Content {
         }
     }
 
-    /// The versions of which blocks are in `found`, each at its place. Versions may be mixed, and the end may be missing: so a
-    /// file is seen while it is written.
+    /// The version that `found` is the beginning of: so an inode that has one version is seen while it is written. None, if
+    /// `found` is empty.
+    ///
+    /// # Errors
+    /// What it is instead.
+    pub fn beginning(
+        self,
+        found: &[u8],
+        versions: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, String> {
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let mut versions = versions.rev();
+        let version = versions.find(|&version| self.bytes(version).starts_with(found));
+        version.map(Some).ok_or_else(|| self.describe(found))
+    }
+
+    /// Whether each byte of `found` is at its place in one of `versions`: so a file is seen that is written over meanwhile. A
+    /// mixture may change anywhere: the file may have ended there, or a read, or a copy may have met the other one.
     ///
     /// # Errors
     /// What `found` is, if there is anything else in it.
-    pub fn blocks(self, found: &[u8]) -> Result<Vec<u64>, String> {
-        let mut versions: Vec<(u64, Vec<u8>)> = Vec::new();
-        for (number, block) in found.chunks(BLOCK).enumerate() {
-            let range = number * BLOCK..number * BLOCK + block.len();
-            let head = self.head(block).map(|(version, _)| version);
-            // A block that ends within its head is of a version before it.
-            let version = head.or(versions.last().map(|last| last.0));
-            let version = version.ok_or_else(|| self.describe(found))?;
-            if !versions.iter().any(|known| known.0 == version) {
-                versions.push((version, self.bytes(version)));
+    pub fn mixture(self, found: &[u8], versions: RangeInclusive<u64>) -> Result<(), String> {
+        let mut unknown: Vec<usize> = (0..found.len()).collect();
+        for version in versions.rev() {
+            if unknown.is_empty() {
+                break;
             }
-            let known = versions.iter().find(|known| known.0 == version);
-            if known.and_then(|known| known.1.get(range)) != Some(block) {
-                return Err(self.describe(found));
-            }
+            let bytes = self.bytes(version);
+            unknown.retain(|&at| bytes.get(at) != Some(&found[at]));
         }
-        Ok(versions.into_iter().map(|(version, _)| version).collect())
+        match unknown.first() {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "{} from {at}: {}",
+                unknown.len(),
+                self.describe(found)
+            )),
+        }
     }
 
     /// The records at the beginning of `found`, and how many bytes they take.
@@ -208,17 +226,34 @@ mod tests {
     }
 
     #[test]
-    fn blocks_at_their_places_are_told_from_zeros_and_other_places() {
+    fn a_beginning_is_of_one_version() {
         let (a, b) = versions();
         let (bytes, other) = (FILE.bytes(a), FILE.bytes(b));
-        assert_eq!(FILE.blocks(&[]), Ok(vec![]));
-        assert_eq!(FILE.blocks(&bytes), Ok(vec![a]));
-        assert_eq!(FILE.blocks(&bytes[..BLOCK + 7]), Ok(vec![a]));
+        assert_eq!(FILE.beginning(&[], a..=b), Ok(None));
+        assert_eq!(FILE.beginning(&bytes, a..=b), Ok(Some(a)));
+        assert_eq!(FILE.beginning(&bytes[..BLOCK + 7], a..=b), Ok(Some(a)));
+        assert_eq!(FILE.beginning(&other, a..=b), Ok(Some(b)));
+        assert!(FILE.beginning(&other, a..=b - 1).is_err(), "not begun");
+        assert!(FILE.beginning(&bytes[BLOCK..], a..=b).is_err());
         let mixed = [&bytes[..BLOCK], &other[BLOCK..]].concat();
-        assert_eq!(FILE.blocks(&mixed), Ok(vec![a, b]));
-        assert!(FILE.blocks(&bytes[BLOCK..]).is_err());
+        assert!(FILE.beginning(&mixed, a..=b).is_err());
+    }
+
+    #[test]
+    fn a_mixture_is_told_from_zeros_and_other_places() {
+        let (a, b) = versions();
+        let (bytes, other) = (FILE.bytes(a), FILE.bytes(b));
+        let mixture = |found: &[u8]| FILE.mixture(found, a..=b);
+        for cut in [0, 7, BLOCK, BLOCK + 9, bytes.len()] {
+            assert_eq!(mixture(&bytes[..cut]), Ok(()));
+            // The old file ended, or a read of it, and the next read found the new one.
+            assert_eq!(mixture(&[&bytes[..cut], &other[cut..]].concat()), Ok(()));
+        }
+        assert!(FILE.mixture(&other, a..=b - 1).is_err(), "not begun");
+        assert!(mixture(&bytes[BLOCK..]).is_err());
+        assert!(mixture(&[&bytes[..], &[0; 64]].concat()).is_err());
         let hole = [&bytes[..BLOCK], &[0; BLOCK][..], &bytes[2 * BLOCK..]].concat();
-        assert!(FILE.blocks(&hole).is_err());
+        assert!(mixture(&hole).is_err());
     }
 
     #[test]

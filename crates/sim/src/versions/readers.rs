@@ -153,7 +153,8 @@ impl<'a, P: Place> Reader<'a, P> {
             None => self.read(&open)?,
         };
         let after = self.ledger.entry(file);
-        let version = self.judge(file, [before, after], status, &found)?;
+        let version = self.judge(file, [before, after], status, &found);
+        let version = version.map_err(|error| format!("{error}; {before:?} to {after:?}"))?;
         let Some(version) = version else {
             return Ok(());
         };
@@ -213,16 +214,15 @@ impl<'a, P: Place> Reader<'a, P> {
             return Ok(None);
         }
         let quiet = quiet(before, after);
-        if !kind.is_replaced() && quiet.is_none() {
-            let versions = content.blocks(found)?;
-            for &version in &versions {
-                self.in_time(file, times, version)?;
-            }
-            let old = versions.iter().find(|&&version| version <= before.complete);
-            return match (kind, &versions[..], old) {
-                // An inode has one version; what was whole stays so without a name.
-                (Kind::Remade, [_], Some(_)) => content.whole(found).map(Some),
-                (Kind::Remade, [_, _, ..], _) => Err(format!("versions {versions:?} of one inode")),
+        let versions = before.complete..=after.begun;
+        if kind == Kind::Rewritten && quiet.is_none() {
+            content.mixture(found, versions)?;
+            return Ok(None);
+        }
+        if kind == Kind::Remade && quiet.is_none() {
+            return match content.beginning(found, versions)? {
+                // What was whole stays so without a name.
+                Some(version) if version <= before.complete => content.whole(found).map(Some),
                 _ => Ok(None),
             };
         }
