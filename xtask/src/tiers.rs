@@ -10,8 +10,8 @@
 //! | `loom_*.rs` | model tier, built with `--cfg loom` (begins with `#![cfg(loom)]`) |
 //! | `shuttle_*.rs` | model tier, built with `--cfg shuttle` |
 //! | `shuttle_simulation.rs` | also fresh seeds of it, by `cargo xtask simulate` |
-//! | `system_*.rs` | system tier, release build; each test is `#[ignore = "system tier"]` |
-//! | `stress_*.rs` | unit tier in small; system tier, release build, `FOLIOCACHE_STRESS=30` |
+//! | `system_*.rs` | system tier, with the build of the unit tier; each test is `#[ignore = "system tier"]` |
+//! | `stress_*.rs` | unit tier in small; system tier, with the same build, `FOLIOCACHE_STRESS=30` |
 //! | `programs_*.rs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]` |
 //! | `asan_*.rs`, `miri_*.rs` | sanitize tier alone: canaries, only when it is named (begin with `#![cfg(asan)]`, `#![cfg(miri)]`) |
 //! | any other | unit tier, like tests beside the code and in the documentation |
@@ -222,11 +222,6 @@ impl Step {
         self
     }
 
-    /// Each test program would be optimised as a whole, which takes longer than most of them run.
-    fn without_lto(self) -> Step {
-        self.env("CARGO_PROFILE_RELEASE_LTO", "off")
-    }
-
     fn needs(mut self, needs: &'static [Need]) -> Step {
         self.needs = needs;
         self
@@ -350,7 +345,8 @@ impl Workspace {
                 let step = step
                     .env("RUSTFLAGS", format!("--cfg {checker}"))
                     .env("CARGO_TARGET_DIR", folder.display().to_string())
-                    .without_lto();
+                    // Each test program would be optimised as a whole, which takes longer than most of them run.
+                    .env("CARGO_PROFILE_RELEASE_LTO", "off");
                 let set = std::env::var_os("LOOM_MAX_PREEMPTIONS").is_some();
                 if checker == "loom" && !set {
                     step.env("LOOM_MAX_PREEMPTIONS", "2")
@@ -403,21 +399,15 @@ impl Workspace {
             let step = Step::cargo(tier, &format!("install {name}"), &arguments, 15);
             steps.push(step.needs(MOUNT));
         }
-        let build = "build --locked --release -p foliocache-cli";
-        steps.push(Step::cargo(tier, "build the command", build, 15).without_lto());
-        let system = self.with_tests("system_");
-        if system.is_empty() {
+        // The build of the unit tier: its features are those of the workspace, too.
+        if self.with_tests("system_").is_empty() {
             steps.push(no_tests(tier, "tests", "system_*"));
         } else {
             // One at a time: they measure memory and time, and share two cores.
-            let arguments = format!(
-                "test --locked --release {} --test system_* -- --include-ignored --test-threads=1",
-                select(&system)
-            );
-            let step = Step::cargo(tier, "tests", &arguments, 40).needs(MOUNT);
-            let step = step
-                .without_lto()
-                .env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
+            let arguments =
+                "test --workspace --locked --test system_* -- --include-ignored --test-threads=1";
+            let step = Step::cargo(tier, "tests", arguments, 40).needs(MOUNT);
+            let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
         let on = self.with_tests(ON[0]);
@@ -439,13 +429,9 @@ impl Workspace {
                 steps.push(step);
             }
         }
-        let stress = self.with_tests("stress_");
-        if !stress.is_empty() {
-            let arguments = format!(
-                "test --locked --release {} --test stress_*",
-                select(&stress)
-            );
-            let step = Step::cargo(tier, "stress", &arguments, 20).without_lto();
+        if !self.with_tests("stress_").is_empty() {
+            let arguments = "test --workspace --locked --test stress_*";
+            let step = Step::cargo(tier, "stress", arguments, 20);
             steps.push(step.env("FOLIOCACHE_STRESS", "30"));
         }
         steps
@@ -571,14 +557,14 @@ mod tests {
     fn system_tests_get_their_programs() {
         let w = workspace(&[("foliocache-cli", &["system_mount"]), ("a", &["stress_a"])]);
         let steps = commands(&w.steps(Tier::System));
-        assert_eq!(steps.len(), 5, "{steps:?}");
+        assert_eq!(steps.len(), 4, "{steps:?}");
         assert!(steps[0].starts_with("cargo install fsx"));
         assert!(steps[1].starts_with("cargo install pjdfstest"));
-        assert!(steps[3].starts_with(
-            "CARGO_PROFILE_RELEASE_LTO=off FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
+        assert!(steps[2].starts_with(
+            "FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
              FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo test"
         ));
-        assert!(steps[4].starts_with("CARGO_PROFILE_RELEASE_LTO=off FOLIOCACHE_STRESS=30 "));
+        assert!(steps[3].starts_with("FOLIOCACHE_STRESS=30 "));
     }
 
     #[test]

@@ -346,7 +346,7 @@ fn memory_ordering(source: &Source, found: &mut Vec<Violation>) {
     }
 }
 
-/// Tests of `tests/system_*.rs` need a release build and a machine: they are ignored by a plain
+/// Tests of `tests/system_*.rs` need a machine: they are ignored by a plain
 /// `cargo test`, and the system tier asks for the ignored ones.
 fn system_test_is_ignored(source: &Source, found: &mut Vec<Violation>) {
     let name = source
