@@ -62,6 +62,11 @@ impl Place for Library {
         Ok(file.sync_all()?)
     }
 
+    fn close(&self, file: File) -> io::Result<()> {
+        drop(file);
+        Ok(())
+    }
+
     fn status(&self, file: &File) -> io::Result<Status> {
         Ok(status(&file.metadata()?))
     }

@@ -113,12 +113,19 @@ impl Content {
     }
 
     /// Whether each byte of `found` is at its place in one of `versions`: so a file is seen that is written over meanwhile. A
-    /// mixture may change anywhere: the file may have ended there, or a read, or a copy may have met the other one.
+    /// mixture may change anywhere: the file may have ended there, or a read, or a copy may have met the other one. Bytes may be
+    /// zero too, if `zeros`.
     ///
     /// # Errors
     /// What `found` is, if there is anything else in it.
-    pub fn mixture(self, found: &[u8], versions: RangeInclusive<u64>) -> Result<(), String> {
+    pub fn mixture(
+        self,
+        found: &[u8],
+        versions: RangeInclusive<u64>,
+        zeros: bool,
+    ) -> Result<(), String> {
         let mut unknown: Vec<usize> = (0..found.len()).collect();
+        unknown.retain(|&at| !zeros || found[at] != 0);
         for version in versions.rev() {
             if unknown.is_empty() {
                 break;
@@ -243,17 +250,18 @@ mod tests {
     fn a_mixture_is_told_from_zeros_and_other_places() {
         let (a, b) = versions();
         let (bytes, other) = (FILE.bytes(a), FILE.bytes(b));
-        let mixture = |found: &[u8]| FILE.mixture(found, a..=b);
+        let mixture = |found: &[u8]| FILE.mixture(found, a..=b, false);
         for cut in [0, 7, BLOCK, BLOCK + 9, bytes.len()] {
             assert_eq!(mixture(&bytes[..cut]), Ok(()));
             // The old file ended, or a read of it, and the next read found the new one.
             assert_eq!(mixture(&[&bytes[..cut], &other[cut..]].concat()), Ok(()));
         }
-        assert!(FILE.mixture(&other, a..=b - 1).is_err(), "not begun");
+        assert!(FILE.mixture(&other, a..=b - 1, true).is_err(), "not begun");
         assert!(mixture(&bytes[BLOCK..]).is_err());
         assert!(mixture(&[&bytes[..], &[0; 64]].concat()).is_err());
         let hole = [&bytes[..BLOCK], &[0; BLOCK][..], &bytes[2 * BLOCK..]].concat();
         assert!(mixture(&hole).is_err());
+        assert_eq!(FILE.mixture(&hole, a..=b, true), Ok(()));
     }
 
     #[test]

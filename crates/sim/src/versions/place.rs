@@ -2,11 +2,12 @@
 //!
 //! # Safety
 //!
-//! A mapping is of a file that nobody changes, and is unmapped before the call returns.
+//! A mapping is of a file that nobody changes, and is unmapped before the call returns. A descriptor is closed by its owner.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -55,6 +56,8 @@ pub trait Place {
     fn write(&self, file: &Self::File, bytes: &[u8]) -> io::Result<()>;
     /// `fsync`.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// `close`, which may tell that the file was not written.
+    fn close(&self, file: Self::File) -> io::Result<()>;
     /// `fstat`.
     fn status(&self, file: &Self::File) -> io::Result<Status>;
     /// `stat`.
@@ -129,6 +132,11 @@ impl Place for Plain {
 
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_all()
+    }
+
+    fn close(&self, file: File) -> io::Result<()> {
+        // SAFETY: the descriptor is owned by `file`, which is gone.
+        Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
     }
 
     fn status(&self, file: &File) -> io::Result<Status> {

@@ -33,8 +33,9 @@ pub struct Reader<'a, P: Place> {
 pub enum Subjects {
     /// All files; each must be right.
     All,
-    /// All files, where the kernel keeps pages and sends no open: of a file of others, `ESTALE` and a log that is not right for a
-    /// moment are counted as [allowed](Ledger::allowed), and such files are not mapped; a log may be shorter than `fstat` says.
+    /// All files, where the kernel keeps pages and sends no open. What is [allowed](Ledger::allowed) and counted, for a moment, of
+    /// files of others: `ESTALE`, an old mode, and anything in a log; such files are not mapped. What is not counted: a log that is
+    /// shorter than `fstat` says, zeros in a read beside a truncate.
     AllWithTheKernelsPages,
     /// The source: only [`Kind::Replaced`] is the same there as through the cache.
     Source,
@@ -104,9 +105,14 @@ impl<'a, P: Place> Reader<'a, P> {
     fn allow(&self, file: u64, way: &str, looked: Looked) -> Looked {
         let subject = FILES[file as usize];
         looked.or_else(|error| {
-            let is_stale = error.contains("os error 116");
-            let theirs = subject.kind == Kind::TheirLog || subject.kind.is_theirs() && is_stale;
-            if self.is_lenient() && theirs {
+            let late = match subject.kind {
+                Kind::TheirLog => true,
+                Kind::TheirReplaced => {
+                    error.contains("os error 116") || error.contains(", not Status")
+                }
+                _ => false,
+            };
+            if self.is_lenient() && late {
                 self.ledger.allowed();
                 return Ok(());
             }
@@ -216,7 +222,7 @@ impl<'a, P: Place> Reader<'a, P> {
         let quiet = quiet(before, after);
         let versions = before.complete..=after.begun;
         if kind == Kind::Rewritten && quiet.is_none() {
-            content.mixture(found, versions)?;
+            content.mixture(found, versions, self.is_lenient())?;
             return Ok(None);
         }
         if kind == Kind::Remade && quiet.is_none() {

@@ -150,7 +150,7 @@ impl<P: Place> Writer<'_, P> {
         if sync {
             self.place.sync(&open)?;
         }
-        drop(open);
+        self.place.close(open)?;
         self.ledger.complete(file, version, sync);
         Ok(())
     }

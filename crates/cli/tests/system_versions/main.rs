@@ -43,7 +43,7 @@ fn fresh_seed() -> u64 {
 }
 
 #[test]
-#[ignore = "programs tier"]
+#[ignore = "system tier"]
 fn readers_see_whole_versions_on_mounts_of_every_mode() {
     if no_root_or_fuse() {
         return;
@@ -75,7 +75,7 @@ fn readers_see_whole_versions_on_mounts_of_every_mode() {
 
 /// Does what a round wants; nothing where nobody wants anything.
 #[test]
-#[ignore = "programs tier"]
+#[ignore = "system tier"]
 fn worker() {
     worker::run_if_wanted();
 }
