@@ -67,7 +67,7 @@ pub use holder::Holder;
 pub use iocb::Iocb;
 pub use iov::IovIter;
 pub use mm::{Mm, MmConfig};
-pub use ops::{AddressSpaceOperations, IoSegment, ReadDone, ReadMode};
+pub use ops::{AddressSpaceOperations, Extent, IoSegment, ReadDone, ReadMode};
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub use paging::model::{Step, leave_out};

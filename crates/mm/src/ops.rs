@@ -18,7 +18,7 @@
 //! | `keep_readable` | no | no | no | no | yes |
 //! | `look_before_writeback` | any | held | any | no | yes |
 //! | `writepages` | any | held | any | no (the folios are under writeback) | yes |
-//! | `append_pages` | as `writepages` | | | | yes |
+//! | `write_extents`, `append_pages` | as `writepages` | | | | yes |
 //! | `flush` | any | no | no | no | yes |
 //! | `write_inode` | any | held | no | no | yes |
 //! | `truncate` | exclusive | held | exclusive | no | yes |
@@ -35,7 +35,7 @@
 //! serves, and none may wait for memory of the same cache: writeback is what frees memory.
 
 use foliocache_sys::Errno;
-pub use foliocache_sys::fd::IoSegment;
+pub use foliocache_sys::fd::{Extent, IoSegment};
 
 /// What to call when a read that was started has ended, with what
 /// [`AddressSpaceOperations::read_folios`] would return.
@@ -100,6 +100,15 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// # Errors
     /// Any error of the medium. The whole range then stays dirty.
     fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno>;
+
+    /// Writes several extents, in ascending order and apart from each other, as
+    /// [`AddressSpaceOperations::writepages`] writes one, and tells in each what it would return. In any order, and many at a
+    /// time where the store gains by it; by default one after the other.
+    fn write_extents(&self, extents: &mut [Extent<'_>]) {
+        for extent in extents {
+            extent.written = Some(self.writepages(extent.pos, extent.segments()));
+        }
+    }
 
     /// Whether the store takes bytes at the end of the file alone, so that it is given what is dirty in order, by
     /// [`AddressSpaceOperations::append_pages`]. Does not block.

@@ -19,12 +19,12 @@
 
 use std::ops::Range;
 
-use foliocache_mm::{AddressSpaceOperations, IoSegment};
+use foliocache_mm::{AddressSpaceOperations, Extent, IoSegment};
 use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 
 use crate::faults::Outcome;
-use crate::{Event, Faults, Image, Medium, OpKind, Rng, segments};
+use crate::{Event, Faults, Image, Medium, OpKind, Rng, scramble, segments};
 
 /// Bytes of a page.
 const PAGE: u64 = foliocache_mm::PAGE_SIZE as u64;
@@ -290,6 +290,16 @@ impl AddressSpaceOperations for FaultyBackend {
             Outcome::Fails(errno) | Outcome::Loses(errno, _) => Err(errno),
         };
         running.end(outcome).map(|bytes| bytes as usize)
+    }
+
+    fn write_extents(&self, extents: &mut [Extent<'_>]) {
+        // A device has its own order.
+        let salt = self.state.lock().changes;
+        extents.sort_by_key(|extent| scramble(extent.pos ^ salt));
+        for extent in &mut *extents {
+            extent.written = Some(self.writepages(extent.pos, extent.segments()));
+        }
+        extents.sort_by_key(|extent| extent.pos);
     }
 
     fn flush(&self) -> Result<(), Errno> {

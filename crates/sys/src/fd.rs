@@ -43,8 +43,8 @@ pub mod xattr;
 pub use extents::has_own_blocks;
 pub use kept::KeptFds;
 pub use rustix::fs::OFlags;
-pub use segment::IoSegment;
 pub(crate) use segment::{Batch, Batches};
+pub use segment::{Extent, IoSegment};
 pub(crate) use stat::stat_at;
 pub use stat::{
     Device, DirectIoAlignment, FileKind, Stat, StatFs, direct_io_alignment, fs_magic, fstat,

@@ -1,4 +1,4 @@
-//! Reads in the background through io_uring, for a file's backing store.
+//! Reads in the background and many writes at once through io_uring, for a file's backing store.
 //!
 //! # Model
 //!
@@ -6,6 +6,8 @@
 //! calls its caller back when the read has ended, with what [`crate::fd::read_segments`] would return. That
 //! is for callers that wait: for one range at a time a ring is no faster, since the kernel itself cuts a long
 //! transfer into requests that are in flight together (`docs/decisions/0024`).
+//!
+//! A caller that waits hands many ranges over to be written at once ([`Engine::write_all`]), through a ring of its own.
 //!
 //! A range becomes as few operations as its memory allows: `READ` for one contiguous run, and `READV`
 //! for up to 1,024.

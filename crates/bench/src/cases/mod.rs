@@ -12,6 +12,7 @@ mod pread;
 mod pwrite;
 mod rand;
 mod scale;
+mod scatter;
 mod seq;
 mod small;
 mod stat;
@@ -87,6 +88,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &create::Create,
         &small::Small,
         &wal::Wal,
+        &scatter::Scatter,
         &fault::Fault,
         &pin::Pin,
     ]

@@ -35,7 +35,7 @@ use super::stats::{Fallback, count};
 use super::sync_calls::SyncCall;
 use super::{Shared, transfer};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
+    AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
 };
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -413,6 +413,15 @@ impl AddressSpaceOperations for NodeOps {
         match self.descriptors(true)?.appends {
             true => self.append_range(pos, segments, None),
             false => self.write_range(pos, segments),
+        }
+    }
+
+    fn write_extents(&self, extents: &mut [Extent<'_>]) {
+        if !self.descriptors(true).is_ok_and(|fds| fds.appends) {
+            return self.write_ranges(extents);
+        }
+        for extent in extents {
+            extent.written = Some(self.append_range(extent.pos, extent.segments(), None));
         }
     }
 

@@ -26,9 +26,11 @@
 //! direct I/O refuses is read again the blocking way, by the thread that learns of it: once a file
 //! where direct I/O is refused, and always where rings are, since the engine fails on the spot then.
 //!
+//! Extents that lie apart are written many at a time, if they are direct as a whole.
+//!
 //! # Invariants
 //!
-//! 1. Pieces are written in file order and the first that falls short ends the write, so the count
+//! 1. Pieces of an extent are written in file order and the first that falls short ends the write, so the count
 //!    returned is a prefix.
 
 use super::Shared;
@@ -37,7 +39,7 @@ use super::stats::{Fallback, count};
 use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sys::fd::{self, BorrowedFd, IoSegment};
+use foliocache_sys::fd::{self, BorrowedFd, Extent, IoSegment};
 use foliocache_sys::{Errno, fd::AsFd};
 use std::ops::Range;
 
@@ -216,9 +218,77 @@ pub(super) fn finish_read(
     read(shared, fds, pos, segments)
 }
 
-/// Writes `segments` at byte `pos`; `cached` is the range of the file that an earlier write left
+/// Writes `extents`, in ascending order, and tells in each what became of it; many at a time where they can be direct and the
+/// device does not work in the thread that asks it. `cached` is the range of the file that an earlier write left
 /// in the kernel's cache. `earlier` becomes the error of such a write: the kernel tells it here, and no flush later.
-pub(super) fn write(
+pub(super) fn write_extents(
+    shared: &Shared,
+    fds: &Descriptors,
+    extents: &mut [Extent<'_>],
+    mut cached: Option<Range<u64>>,
+    earlier: &mut Result<(), Errno>,
+) -> Written {
+    let mut all = Written::default();
+    let mut write_one = |extent: &mut Extent<'_>, cached: &mut Option<Range<u64>>| {
+        let (pos, segments) = (extent.pos, extent.segments());
+        let written = write(shared, fds, pos, segments, cached.clone(), earlier);
+        extent.written = Some(written.map(|written| {
+            if written.dropped {
+                (all.dropped, *cached) = (true, None);
+            }
+            if let Some(range) = written.buffered {
+                extend(&mut all.buffered, range);
+            }
+            written.bytes
+        }));
+    };
+    let engine = shared.engine.as_deref();
+    let mut nr = 0;
+    // The first writes tell what the device is like.
+    while nr < extents.len()
+        && (nr + 1 == extents.len() || engine.is_none_or(|engine| engine.is_synchronous()))
+    {
+        write_one(&mut extents[nr], &mut cached);
+        nr += 1;
+    }
+    let rest = &mut extents[nr..];
+    if let Some(engine) = engine
+        && let Some(direct) = fds.direct(shared)
+    {
+        let block = direct.block as u64;
+        let is_free = |extent: &Extent<'_>| {
+            let overlaps =
+                |cached: &Range<u64>| cached.start < extent.end() && extent.pos < cached.end;
+            !cached.as_ref().is_some_and(overlaps)
+        };
+        let is_direct = |extent: &Extent<'_>| {
+            extent.pos.is_multiple_of(block) && extent.end().is_multiple_of(block)
+        };
+        let together = rest
+            .iter_mut()
+            .filter(|extent| is_direct(extent) && is_free(extent));
+        let mut together: Vec<_> = together.collect();
+        // What the ring could not take the way without a ring can.
+        let _ = engine.write_all(direct.fd.as_fd(), &mut together);
+        for extent in together {
+            match extent.written {
+                Some(Err(Errno::EINVAL)) => {
+                    fds.give_up_direct(shared, Errno::EINVAL);
+                    extent.written = None;
+                }
+                Some(_) => count(&shared.counters.direct_writes),
+                None => {}
+            }
+        }
+    }
+    for extent in rest.iter_mut().filter(|extent| extent.written.is_none()) {
+        write_one(extent, &mut cached);
+    }
+    all
+}
+
+/// As [`write_extents`], one extent.
+fn write(
     shared: &Shared,
     fds: &Descriptors,
     pos: u64,
@@ -282,20 +352,23 @@ pub(super) fn write(
     Ok(written)
 }
 
-/// Writes `segments` at byte `pos` to the kernel's cache, and leaves it to the kernel when they go further.
+/// Writes `extents` to the kernel's cache, and leaves it to the kernel when they go further.
 pub(super) fn write_to_kernel_cache(
     shared: &Shared,
     fds: &Descriptors,
-    pos: u64,
-    segments: &[IoSegment<'_>],
-) -> Result<Written, Errno> {
-    count(&shared.counters.buffered_writes);
-    let bytes = fd::write_segments(fds.buffered.as_fd(), pos, segments)?;
-    Ok(Written {
-        bytes,
-        buffered: Some(pos..pos + bytes as u64),
-        ..Written::default()
-    })
+    extents: &mut [Extent<'_>],
+) -> Written {
+    let mut all = Written::default();
+    for extent in extents {
+        count(&shared.counters.buffered_writes);
+        let (fd, pos) = (fds.buffered.as_fd(), extent.pos);
+        let written = fd::write_segments(fd, pos, extent.segments());
+        if let Ok(bytes) = written {
+            extend(&mut all.buffered, pos..pos + bytes as u64);
+        }
+        extent.written = Some(written);
+    }
+    all
 }
 
 /// Writes one piece; a direct one that is refused goes buffered.
@@ -309,7 +382,12 @@ fn write_piece(
     if path == Path::Direct
         && let Some(direct) = fds.direct(shared)
     {
-        match fd::write_segments(direct.fd.as_fd(), pos, segments) {
+        let fd = direct.fd.as_fd();
+        let done = match &shared.engine {
+            Some(engine) => engine.write_blocking(fd, pos, segments),
+            None => fd::write_segments(fd, pos, segments),
+        };
+        match done {
             Err(Errno::EINVAL) => fds.give_up_direct(shared, Errno::EINVAL),
             done => {
                 count(&shared.counters.direct_writes);

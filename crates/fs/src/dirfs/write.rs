@@ -1,4 +1,4 @@
-//! Writing a range of a file to the source.
+//! Writing ranges of a file to the source.
 //!
 //! # Locking
 //!
@@ -8,7 +8,7 @@ use super::NodeOps;
 use super::state::{Batched, LocalChange};
 use super::stats::count;
 use super::transfer;
-use foliocache_mm::{IoSegment, PAGE_SIZE};
+use foliocache_mm::{Extent, IoSegment, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::AsFd;
 use foliocache_sys::{Errno, fd};
@@ -18,16 +18,33 @@ impl NodeOps {
     ///
     /// [`AddressSpaceOperations::writepages`]: foliocache_mm::AddressSpaceOperations::writepages
     pub(super) fn write_range(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let mut extents = [Extent::new(pos, segments.to_vec())];
+        self.write_ranges(&mut extents);
+        extents[0].written.unwrap_or(Err(Errno::EIO))
+    }
+
+    /// Writes `extents`, as [`AddressSpaceOperations::write_extents`] does: one change of the file, which is looked at once.
+    ///
+    /// [`AddressSpaceOperations::write_extents`]: foliocache_mm::AddressSpaceOperations::write_extents
+    pub(super) fn write_ranges(&self, extents: &mut [Extent<'_>]) {
+        if let Err(error) = self.try_write_ranges(extents) {
+            let left = extents.iter_mut().filter(|extent| extent.written.is_none());
+            left.for_each(|extent| extent.written = Some(Err(error)));
+        }
+    }
+
+    /// # Errors
+    /// Nothing was written, for the reason of all extents that do not tell their own.
+    fn try_write_ranges(&self, extents: &mut [Extent<'_>]) -> Result<(), Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
         if file.io.lock().stale {
             self.drop_stale(&fds);
         }
-        let len = transfer::total(segments);
+        let end = extents.last().map_or(0, Extent::end);
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;
-            let end = pos + len as u64;
             io.grew |= end > io.reached;
             io.reached = io.reached.max(end);
             (io.room.take(), io.cached.clone())
@@ -40,12 +57,12 @@ impl NodeOps {
         let change = file.begin_change(LocalChange::Data);
         // Before the write: what it may have done is not durable, however it ends.
         file.data.changed();
-        let result = match small {
-            true => transfer::write_to_kernel_cache(&self.shared, &fds, pos, segments),
+        let written = match small {
+            true => transfer::write_to_kernel_cache(&self.shared, &fds, extents),
             false => {
                 let mut earlier = Ok(());
                 let written =
-                    transfer::write(&self.shared, &fds, pos, segments, cached, &mut earlier);
+                    transfer::write_extents(&self.shared, &fds, extents, cached, &mut earlier);
                 if let Err(error) = earlier {
                     self.told_early(error);
                 }
@@ -58,7 +75,12 @@ impl NodeOps {
         let looks = !(small || self.shared.options.exclusive || change.is_marked());
         let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
         self.end_change(change, stat.flatten().as_ref());
-        let written = result?;
+        if !extents
+            .iter()
+            .any(|extent| matches!(extent.written, Some(Ok(_))))
+        {
+            return Ok(());
+        }
         if small {
             count(&self.shared.counters.batched_files);
             // Nothing may be left to do for the file. If it fails it is tried again before a flush.
@@ -83,16 +105,21 @@ impl NodeOps {
         }
         drop(io);
         drop(writing);
-        let mut done = written.bytes;
-        if done < len.min(PAGE_SIZE) {
-            // The caller takes less than a page for nothing. Going on from there tells why.
-            let from = pos + done as u64;
-            let rest = transfer::part(segments, done..len);
-            let more = fd::write_segments(fds.buffered.as_fd(), from, &rest)?;
-            file.data.changed();
-            transfer::extend(&mut file.io.lock().cached, from..from + more as u64);
-            done += more;
+        for extent in extents {
+            if let Some(Ok(done)) = extent.written
+                && done < extent.bytes().min(PAGE_SIZE)
+            {
+                // The caller takes less than a page for nothing. Going on from there tells why.
+                let from = extent.pos + done as u64;
+                let rest = transfer::part(extent.segments(), done..extent.bytes());
+                let more = fd::write_segments(fds.buffered.as_fd(), from, &rest);
+                extent.written = Some(more.map(|more| {
+                    file.data.changed();
+                    transfer::extend(&mut file.io.lock().cached, from..from + more as u64);
+                    done + more
+                }));
+            }
         }
-        Ok(done)
+        Ok(())
     }
 }

@@ -20,7 +20,7 @@ use foliocache_sys::Errno;
 
 use super::BackingDevInfo;
 use crate::address_space::AddressSpace;
-use crate::ops::IoSegment;
+use crate::ops::{Extent, IoSegment};
 use crate::show::{Bytes, Time};
 
 /// The target of the lines that tell that something works again.
@@ -266,6 +266,11 @@ impl AddressSpace {
     ) -> Result<usize, Errno> {
         let _asked = self.bdi().ask();
         self.ops.writepages(pos, segments)
+    }
+
+    pub(crate) fn write_extents_to_store(&self, extents: &mut [Extent<'_>]) {
+        let _asked = self.bdi().ask();
+        self.ops.write_extents(extents);
     }
 
     pub(crate) fn append_to_store(

@@ -11,7 +11,7 @@
 //!
 //! One pass at a time per file, under `wb_lock`: its holder knows that no write of the file is in
 //! flight. A pass goes once through the file in ascending order, so it ends even while others keep
-//! dirtying; it merges neighbouring dirty folios into one large write. Flushes ([`flush`]) run beside it.
+//! dirtying; it merges neighbouring dirty folios into one large write and has many writes in flight. Flushes ([`flush`]) run beside it.
 //!
 //! # Invariants
 //!
@@ -163,25 +163,29 @@ impl AddressSpace {
             if turn && written > 0 && self.is_awaited() {
                 break;
             }
-            let most = budget - written;
             let exact = self.counts.get(Count::Dirty) > 0 && self.ops.look_before_writeback();
-            let Some(run) = self.collect_run(at, last, most, pass, exact) else {
+            let runs = self.collect_runs(at, last, budget - written, pass, exact);
+            if runs.is_empty() {
                 return (None, result);
-            };
-            let (start, len) = (run.first, run.len());
-            at = run.end;
-            written += len;
-            if let Err(error) = self.write_run(run, wb) {
-                result = result.and(Err(error));
-                if in_order {
-                    break;
+            }
+            let next = runs.next;
+            written += runs.len();
+            for failed in self.write_runs(runs, wb) {
+                result = result.and(Err(failed.error));
+                if in_order || pass == Pass::Piece {
+                    continue;
                 }
-                if pass != Pass::Piece {
-                    self.write_halves(start, len, wb.failures.min(MAX_BLIND_HALVINGS), wb);
-                }
+                let blind = wb.failures.min(MAX_BLIND_HALVINGS);
+                self.write_halves(failed.first, failed.len, blind, wb);
                 if turn {
                     break;
                 }
+            }
+            let ends = result.is_err() && (in_order || turn);
+            match next {
+                None => return (None, result),
+                Some(next) if ends => return (Some(next), result),
+                Some(next) => at = next,
             }
         }
         ((at <= last).then_some(at), result)

@@ -1,15 +1,19 @@
-//! One large write: a run of neighbouring dirty folios, from dirty to unstable.
+//! Runs of neighbouring dirty folios, many at once, from dirty to unstable.
 //!
 //! # Model
 //!
-//! Of each folio of a run its dirty grains are written, and what adjoins in the file goes in one call: an
-//! *extent*. What of their first and last nobody wrote to goes too, unless others changed the file in the store.
+//! Of each folio of a run its dirty grains are written, and what adjoins in the file goes in one piece: an
+//! [`Extent`]. What of their first and last nobody wrote to goes too, unless others changed the file in the store.
+//! The extents of several runs, which lie apart, are handed to the store together: it has many in flight. What is written from
+//! a copy goes one by one, and so does all where the store only appends.
 //!
 //! # Invariants
 //!
-//! 1. A run's folios are under writeback from [`AddressSpace::collect_run`] to the end of
-//!    [`AddressSpace::write_run`]: they stay in the index, their frames stay theirs, and they are not
+//! 1. A run's folios are under writeback from [`AddressSpace::collect_runs`] to the end of
+//!    [`AddressSpace::write_runs`]: they stay in the index, their frames stay theirs, and they are not
 //!    split.
+//! 2. Who has folios under writeback that the store was not given waits for no folio's lock: its holder may wait for the end
+//!    of writeback.
 
 use foliocache_sync::Arc;
 use foliocache_sync::time::Instant;
@@ -22,10 +26,10 @@ use crate::direct_map;
 use crate::filemap::HoldKind;
 use crate::folio::{Folio, LockedFolio, flag, grains};
 use crate::mm::Mm;
-use crate::ops::IoSegment;
+use crate::ops::{Extent, IoSegment};
 use crate::stats::{Count, bump};
 use crate::types::{PageIndex, offset_in_page};
-use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState};
+use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState, XA_BATCH};
 
 /// Most pages in a run: 16 MiB, or one large folio more.
 const MAX_RUN: u64 = 4096;
@@ -35,6 +39,10 @@ pub(crate) const STABLE_BYTES: usize = 256 << 10;
 
 /// Most folios in a run: so many locks are held at a time.
 const MAX_FOLIOS: usize = 1024;
+
+/// Most runs that are written together. In a turn of the flusher fewer: whoever makes the file durable waits for them.
+const MAX_RUNS: usize = 1024;
+const MAX_RUNS_OF_A_TURN: usize = 128;
 
 struct RunFolio<'a> {
     folio: &'a Folio,
@@ -46,31 +54,27 @@ struct RunFolio<'a> {
     end: u64,
 }
 
-struct Extent<'a> {
-    pos: u64,
-    bytes: usize,
-    segments: Vec<IoSegment<'a>>,
-}
-
-pub(super) struct Run<'a> {
-    pub(super) first: PageIndex,
-    pub(super) end: PageIndex,
+struct Run<'a> {
+    first: PageIndex,
+    end: PageIndex,
     folios: Vec<RunFolio<'a>>,
     extents: Vec<Extent<'a>>,
     /// Whether programs or devices may store to it meanwhile: it is written from a copy.
     copied: bool,
 }
 
-/// A run that the backing store has not answered for. A panic there leaves its folios failed and
+/// Runs that the backing store has not answered for. A panic there leaves their folios failed and
 /// dirty: under writeback for ever, no fsync would know of them.
 struct Unfinished<'a> {
     mapping: &'a Arc<AddressSpace>,
-    run: &'a Run<'a>,
+    runs: Vec<Run<'a>>,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        self.mapping.finish_failed(self.run, 0, Errno::EIO);
+        for run in &self.runs {
+            self.mapping.finish_failed(run, 0, Errno::EIO);
+        }
     }
 }
 
@@ -82,28 +86,95 @@ struct Outcome {
     result: Result<(), Errno>,
 }
 
+/// Runs that are written together.
+pub(super) struct Runs<'a> {
+    runs: Vec<Run<'a>>,
+    /// Where to go on; `None` after the last.
+    pub(super) next: Option<PageIndex>,
+}
+
+/// A run whose write failed: where it began, its pages, and why.
+pub(super) struct FailedRun {
+    pub(super) first: PageIndex,
+    pub(super) len: u64,
+    pub(super) error: Errno,
+}
+
+/// The next run to be written.
+enum Next<'a> {
+    Run(Run<'a>),
+    /// There is one, perhaps, from here on, whose folio somebody has locked.
+    Locked(PageIndex),
+    End,
+}
+
 impl Run<'_> {
-    pub(super) fn len(&self) -> u64 {
+    fn len(&self) -> u64 {
         self.end.0 - self.first.0
     }
 }
 
+impl Runs<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Their pages.
+    pub(super) fn len(&self) -> u64 {
+        self.runs.iter().map(Run::len).sum()
+    }
+}
+
 impl AddressSpace {
-    /// Takes the next run of dirty folios that begin at `at` to `last` into writeback, of `most` pages
-    /// or a folio more; `None` at the end.
+    /// Takes the next runs of dirty folios that begin at `at` to `last` into writeback, of `most` pages together
+    /// or a folio more.
     ///
-    /// Context: `wb_lock` held. Blocks for the lock of the run's first folio; the others are
-    /// tried, and the run ends where one is taken. The flusher leaves out what a device may write, and in a
+    /// Context: `wb_lock` held. Blocks for the lock of the first folio; the others are
+    /// tried, and the run or all ends where one is taken. The flusher leaves out what a device may write, and in a
     /// [`Pass::Fresh`] what failed before. With `exact` no byte is written beside those that have to be.
-    pub(super) fn collect_run(
+    pub(super) fn collect_runs(
         &self,
         at: PageIndex,
         last: PageIndex,
         most: u64,
         pass: Pass,
         exact: bool,
-    ) -> Option<Run<'_>> {
-        let mut at = at;
+    ) -> Runs<'_> {
+        let most_pages = most.min(MAX_RUN);
+        let most_runs = match (self.ops.appends_only(), pass.is_turn()) {
+            (true, _) => 1,
+            (false, true) => MAX_RUNS_OF_A_TURN,
+            (false, false) => MAX_RUNS,
+        };
+        let (mut runs, mut at, mut pages): (Vec<Run<'_>>, _, _) = (Vec::new(), at, 0);
+        while pages < most_pages && runs.len() < most_runs && at <= last {
+            let run =
+                match self.next_run(at, last, most_pages - pages, pass, exact, runs.is_empty()) {
+                    Next::Run(run) => run,
+                    Next::Locked(next) => {
+                        at = next;
+                        break;
+                    }
+                    Next::End => return Runs { runs, next: None },
+                };
+            at = run.end;
+            pages += run.len();
+            runs.push(run);
+        }
+        let next = (at <= last).then_some(at);
+        Runs { runs, next }
+    }
+
+    /// The first run from `at` on. Without `waits` for no lock (invariant 2).
+    fn next_run(
+        &self,
+        mut at: PageIndex,
+        last: PageIndex,
+        most: u64,
+        pass: Pass,
+        exact: bool,
+        waits: bool,
+    ) -> Next<'_> {
         let wanted = |locked: &LockedFolio<'_>| {
             let seen = locked.state.load();
             if foliocache_sync::planted!(folio_skipped) && locked.index().0 % 8 == 7 {
@@ -114,20 +185,29 @@ impl AddressSpace {
                 && !(pass.is_turn() && locked.hold_counts().device_writes() > 0)
         };
         let first = loop {
-            let found = self.index.lock().find(at.0, last.0, Some(Mark::Dirty))?;
+            let Some(found) = self.index.lock().find(at.0, last.0, Some(Mark::Dirty)) else {
+                return Next::End;
+            };
             if found.index < at.0 {
                 at = PageIndex(found.last() + 1);
                 continue;
             }
             at = PageIndex(found.index);
-            match self.lock_folio(at) {
+            let locked = match waits {
+                true => self.lock_folio(at),
+                false => match self.try_lock_folio(at) {
+                    None => return Next::Locked(at),
+                    locked => locked,
+                },
+            };
+            match locked {
                 Some(locked) if locked.index() == at && wanted(&locked) => break locked,
                 _ => at = at.add(1),
             }
         };
         let mut end = first.end();
         let mut run = vec![first];
-        while run.len() < MAX_FOLIOS && end.0 - at.0 < most.min(MAX_RUN) && end <= last {
+        while run.len() < MAX_FOLIOS && end.0 - at.0 < most && end <= last {
             match self.try_lock_folio(end) {
                 Some(locked) if wanted(&locked) => {
                     end = locked.end();
@@ -136,7 +216,7 @@ impl AddressSpace {
                 _ => break,
             }
         }
-        Some(self.start_writeback(run, exact))
+        Next::Run(self.start_writeback(run, exact))
     }
 
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>, exact: bool) -> Run<'a> {
@@ -223,88 +303,120 @@ impl AddressSpace {
             end = start + bytes.end as u64;
             let segment = self.segment(locked, bytes.clone());
             match extents.last_mut() {
-                Some(extent) if extent.pos + extent.bytes as u64 == pos => {
-                    direct_map::push_merged(&mut extent.segments, segment);
-                    extent.bytes += bytes.len();
-                }
-                _ => extents.push(Extent {
-                    pos,
-                    bytes: bytes.len(),
-                    segments: vec![segment],
-                }),
+                Some(extent) if extent.end() == pos => extent.push(segment),
+                _ => extents.push(Extent::new(pos, vec![segment])),
             }
         }
         end
     }
 
-    /// Writes a run and sets its folios free, unstable or dirty again.
+    /// Writes runs and sets their folios free, unstable or dirty again. Returns those that failed.
     ///
     /// Context: `wb_lock` held, no folio lock. Blocks for I/O.
-    pub(super) fn write_run(
+    pub(super) fn write_runs(
         self: &Arc<Self>,
-        run: Run<'_>,
+        runs: Runs<'_>,
         wb: &mut WritebackState,
-    ) -> Result<(), Errno> {
+    ) -> Vec<FailedRun> {
         let start = Instant::now();
-        let unfinished = Unfinished {
+        let mut unfinished = Unfinished {
             mapping: self,
-            run: &run,
+            runs: runs.runs,
         };
-        let outcome = self.write_out(&run, self.ops.appends_only().then_some(wb.store_size));
+        self.write_together(&mut unfinished.runs);
+        let mut stored = self.ops.appends_only().then_some(wb.store_size);
+        let outcomes: Vec<Outcome> = (unfinished.runs.iter_mut())
+            .map(|run| self.write_rest(run, &mut stored))
+            .collect();
         if foliocache_sync::planted!(protected_after_the_write) {
-            self.write_protect(run.first.0..run.end.0);
+            (unfinished.runs.iter()).for_each(|run| self.write_protect(run.first.0..run.end.0));
         }
-        std::mem::forget(unfinished);
-        if outcome.bytes > 0 {
-            wb.store_size = wb.store_size.max(outcome.end);
-        }
-        bump(&self.counters.written, outcome.bytes);
+        let runs = std::mem::take(&mut unfinished.runs);
+        let bytes = outcomes.iter().map(|outcome| outcome.bytes).sum();
+        let ends = outcomes.iter().filter(|outcome| outcome.bytes > 0);
+        wb.store_size = ends.fold(wb.store_size, |size, outcome| size.max(outcome.end));
+        bump(&self.counters.written, bytes);
         let took = start.elapsed();
-        self.bdi().note_written(outcome.bytes, took);
-        let milliseconds = took.as_millis() as u64;
+        self.bdi().note_written(bytes, took);
         self.bdi()
-            .tell_slow(self, "a write", outcome.bytes, milliseconds);
-        let written = |taken: &RunFolio<'_>| taken.end <= outcome.end;
-        let whole = match outcome.result {
-            Ok(()) => run.folios.len(),
-            Err(_) => run.folios.iter().take_while(|taken| written(taken)).count(),
+            .tell_slow(self, "a write", bytes, took.as_millis() as u64);
+        let whole = |(run, outcome): (&Run<'_>, &Outcome)| {
+            let written = |taken: &&RunFolio<'_>| taken.end <= outcome.end;
+            match outcome.result {
+                Ok(()) => run.folios.len(),
+                Err(_) => run.folios.iter().take_while(written).count(),
+            }
         };
-        self.finish_written(&run, whole, wb);
-        if let Err(error) = outcome.result {
-            self.finish_failed(&run, whole, error);
+        let whole: Vec<usize> = runs.iter().zip(&outcomes).map(whole).collect();
+        let written = runs.iter().zip(&whole);
+        let written: Vec<&RunFolio<'_>> = written
+            .flat_map(|(run, &whole)| &run.folios[..whole])
+            .collect();
+        self.finish_written(&written, wb);
+        let mut failed = Vec::new();
+        for ((run, whole), outcome) in runs.iter().zip(whole).zip(outcomes) {
+            if let Err(error) = outcome.result {
+                self.finish_failed(run, whole, error);
+                let (first, len) = (run.first, run.len());
+                failed.push(FailedRun { first, len, error });
+            }
         }
-        outcome.result
+        failed
     }
 
-    /// Hands a run to the store, and again what a short count left out, until all is written or
+    /// Hands the extents of several runs to the store together. What it said is noted in them.
+    fn write_together(&self, runs: &mut [Run<'_>]) {
+        let mut together: Vec<_> = runs.iter_mut().filter(|run| !run.copied).collect();
+        let nr: usize = together.iter().map(|run| run.extents.len()).sum();
+        if nr < 2 || self.ops.appends_only() {
+            return;
+        }
+        let mut extents: Vec<Extent<'_>> = Vec::with_capacity(nr);
+        for run in &mut together {
+            extents.append(&mut run.extents);
+        }
+        self.write_extents_to_store(&mut extents);
+        let mut extents = extents.into_iter().peekable();
+        for run in together {
+            let end = run.end.pos();
+            while let Some(extent) = extents.next_if(|extent| extent.pos < end) {
+                run.extents.push(extent);
+            }
+        }
+    }
+
+    /// Hands a run to the store unless that was done, and again what a short count left out, until all is written or
     /// the store says why not. A store that only appends has `stored` bytes of the file.
-    fn write_out(&self, run: &Run<'_>, mut stored: Option<u64>) -> Outcome {
+    fn write_rest(&self, run: &mut Run<'_>, stored: &mut Option<u64>) -> Outcome {
         let mut outcome = Outcome {
             bytes: 0,
             end: run.first.pos(),
             result: Ok(()),
         };
-        for extent in &run.extents {
-            let mut done = 0;
-            while done < extent.bytes {
-                let rest = direct_map::after(&extent.segments, done);
+        for extent in &mut run.extents {
+            let (bytes, mut done) = (extent.bytes(), 0);
+            while done < bytes {
                 let pos = extent.pos + done as u64;
-                let store = |segments: &[IoSegment<'_>]| match stored {
+                let store = |segments: &[IoSegment<'_>]| match *stored {
                     None => self.write_to_store(pos, segments),
                     Some(stored) => {
                         let stored = Some(stored).filter(|&stored| stored != SIZE_NOT_KNOWN);
                         self.append_to_store(pos, segments, stored)
                     }
                 };
-                let written = match run.copied {
-                    false => store(&rest),
-                    true => self.write_copy(pos, &rest, store),
-                };
+                let told = extent.written.take();
+                let written = told.unwrap_or_else(|| {
+                    let rest = direct_map::after(extent.segments(), done);
+                    match run.copied {
+                        false => store(&rest),
+                        true => self.write_copy(pos, &rest, store),
+                    }
+                });
                 let step = match written {
                     Ok(_) if foliocache_sync::planted!(short_write_taken_for_whole) => {
-                        Ok(extent.bytes - done)
+                        Ok(bytes - done)
                     }
-                    Ok(written) if written >= extent.bytes - done => Ok(extent.bytes - done),
+                    Ok(written) if written >= bytes - done => Ok(bytes - done),
                     // Bytes that are appended cannot be written once more.
                     Ok(written) if stored.is_some() && written > 0 => Ok(written),
                     // No whole page and no error: nobody says why.
@@ -318,7 +430,7 @@ impl AddressSpace {
                         done += step;
                         outcome.bytes += step as u64;
                         outcome.end = extent.pos + done as u64;
-                        stored = stored.map(|stored| stored.max(outcome.end));
+                        *stored = stored.map(|stored| stored.max(outcome.end));
                     }
                     Err(error) => {
                         outcome.result = Err(error);
@@ -353,12 +465,12 @@ impl AddressSpace {
         Ok(written.min(filled))
     }
 
-    fn finish_written(self: &Arc<Self>, run: &Run<'_>, whole: usize, wb: &WritebackState) {
+    fn finish_written(self: &Arc<Self>, written: &[&RunFolio<'_>], wb: &WritebackState) {
         let (unstable, before) = wb.flushes.marks();
         let (mut pages, mut newly_unstable, mut recovered) = (0, 0, 0);
-        {
+        for some in written.chunks(XA_BATCH) {
             let mut index = self.index.lock();
-            for RunFolio { folio, .. } in &run.folios[..whole] {
+            for RunFolio { folio, .. } in some {
                 if foliocache_sync::planted!(clean_when_written) {
                     pages += folio.nr_pages();
                     continue;
@@ -376,14 +488,14 @@ impl AddressSpace {
         self.uncount(Count::Failed, recovered);
         self.uncount(Count::Writeback, pages);
         // These may have changed since they were copied. Nothing else keeps one that was unpinned meanwhile.
-        let stays = |taken: &&RunFolio<'_>| {
+        let stays = |taken: &&&RunFolio<'_>| {
             taken.stays_dirty && !foliocache_sync::planted!(pinned_folio_left_clean)
         };
-        for taken in run.folios[..whole].iter().filter(stays) {
+        for taken in written.iter().filter(stays) {
             let locked = taken.folio.lock(&self.mm().waits);
             self.mark_grains_dirty(&locked, taken.grains, taken.written.clone());
         }
-        for RunFolio { folio, .. } in &run.folios[..whole] {
+        for RunFolio { folio, .. } in written {
             folio.state.clear(flag::WRITEBACK);
         }
     }

@@ -21,6 +21,7 @@
 use std::marker::PhantomData;
 
 use super::IOV_MAX;
+use crate::Errno;
 use crate::usercopy::{self, CopyFault};
 
 /// One piece of memory of an I/O. Plain data, copied freely.
@@ -142,6 +143,53 @@ impl<'a> IoSegment<'a> {
         // SAFETY: `part` is inside the segment, so invariant 1 covers it.
         let zeroed = unsafe { usercopy::zero(part.addr, len) };
         expect_mapped(zeroed);
+    }
+}
+
+/// A range of a file that is to be written, and what became of it.
+#[derive(Debug)]
+pub struct Extent<'a> {
+    /// Its first byte in the file.
+    pub pos: u64,
+    segments: Vec<IoSegment<'a>>,
+    bytes: usize,
+    /// What [`write_segments`](super::write_segments) would return; `None` before that is known.
+    pub written: Option<Result<usize, Errno>>,
+}
+
+impl<'a> Extent<'a> {
+    /// An extent that is not written yet.
+    pub fn new(pos: u64, segments: Vec<IoSegment<'a>>) -> Extent<'a> {
+        Extent {
+            pos,
+            bytes: segments.iter().map(IoSegment::len).sum(),
+            segments,
+            written: None,
+        }
+    }
+
+    /// Appends memory, joined to the last segment where the two adjoin.
+    pub fn push(&mut self, next: IoSegment<'a>) {
+        self.bytes += next.len();
+        match self.segments.last_mut() {
+            Some(last) if let Some(joined) = last.joined(&next) => *last = joined,
+            _ => self.segments.push(next),
+        }
+    }
+
+    /// The memory that holds it.
+    pub fn segments(&self) -> &[IoSegment<'a>] {
+        &self.segments
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The byte of the file after its last.
+    pub fn end(&self) -> u64 {
+        self.pos + self.bytes as u64
     }
 }
 

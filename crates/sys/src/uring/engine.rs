@@ -27,6 +27,8 @@
 //! processor then, and in the kernel's threads at that. The engine notices such devices by
 //! [`Engine::read_blocking`], and [`Engine::is_synchronous`] tells callers to do their I/O themselves.
 //!
+//! Writes are made by callers that wait for them, many at a time: see [`writes`](self).
+//!
 //! # Invariants
 //!
 //! 1. `done` of every I/O is called exactly once, except in a forked child, where nothing of the
@@ -36,7 +38,7 @@
 //!
 //! # Locking
 //!
-//! The lock of [`handoff`]; `done` is called with no lock held. *May block*: starting the thread happens
+//! The locks of [`handoff`] and [`writes`]; `done` is called with no lock held. *May block*: starting the thread happens
 //! inside it, once.
 //!
 //! # Memory ordering
@@ -49,10 +51,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use self::device::Device;
 use self::handoff::Handoff;
-use super::piece::{Piece, split};
+use self::writes::Writes;
+use super::piece::{Direction, Piece, split};
 use super::ring::Ring;
 use crate::Errno;
-use crate::fd::{self, IoSegment};
+use crate::fd::{self, Extent, IoSegment};
 use crate::fork::ForkGuard;
 use crate::lock::{Arc, JoinHandle, ThreadBuilder, current_thread};
 use crate::signal::undisturbed;
@@ -61,6 +64,7 @@ mod depth;
 mod device;
 mod handoff;
 mod worker;
+mod writes;
 
 /// What to call when an I/O has ended: bytes read, or why none were.
 pub type IoDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
@@ -93,6 +97,7 @@ struct Shared {
     pending: AtomicUsize,
     device: Device,
     counters: Counters,
+    writes: Writes,
     #[cfg(test)]
     ring_fd: core::sync::atomic::AtomicI32,
     /// The worker is to panic once it has taken over what is new.
@@ -153,7 +158,7 @@ impl fmt::Display for EngineStats {
     }
 }
 
-/// Background I/O through one ring and one thread, shared by any number of threads.
+/// Reads in the background through one ring and one thread, and many writes at once, shared by any number of threads.
 ///
 /// Dropping it waits until all I/O has ended and `done` was called for it, unless it is dropped by
 /// a `done`: then the worker ends by itself.
@@ -179,6 +184,7 @@ impl Engine {
             pending: AtomicUsize::new(0),
             device: Device::new(),
             counters: Counters::default(),
+            writes: Writes::default(),
             #[cfg(test)]
             ring_fd: core::sync::atomic::AtomicI32::new(-1),
             #[cfg(test)]
@@ -216,7 +222,7 @@ impl Engine {
     ) {
         let shared = &self.shared;
         let checked = shared.guard.check();
-        let pieces = match checked.and_then(|()| split(pos, segments, PIECE)) {
+        let pieces = match checked.and_then(|()| split(Direction::Read, pos, segments, PIECE)) {
             Ok(pieces) if pieces.is_empty() => return done(Ok(0)),
             Ok(pieces) => pieces,
             Err(error) => return done(Err(error)),
@@ -265,6 +271,40 @@ impl Engine {
             true => device.watch(read),
             false => read(),
         }
+    }
+
+    /// Writes as [`crate::fd::write_segments`] does, and learns as [`Engine::read_blocking`] does. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// Those of `pwritev(2)`.
+    pub fn write_blocking(
+        &self,
+        fd: BorrowedFd<'_>,
+        pos: u64,
+        segments: &[IoSegment<'_>],
+    ) -> Result<usize, Errno> {
+        let device = &self.shared.device;
+        let write = || fd::write_segments(fd, pos, segments);
+        match device.is_due() {
+            true => device.watch(write),
+            false => write(),
+        }
+    }
+
+    /// Writes all of `extents`, in any order and many at a time, and tells in each what became of it. Blocks until all have
+    /// ended. Costs a ring for each call that is under way at a time, of which four are kept: a descriptor and 8 KiB each.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::new`]. What is not told of was perhaps written, perhaps not.
+    pub fn write_all(
+        &self,
+        fd: BorrowedFd<'_>,
+        extents: &mut [&mut Extent<'_>],
+    ) -> Result<(), Errno> {
+        self.shared.guard.check()?;
+        self.shared.writes.write(fd, extents)
     }
 
     /// Has the worker panic.

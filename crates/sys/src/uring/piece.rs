@@ -1,4 +1,4 @@
-//! One read of a range of a file into memory, from the first submission to its end.
+//! One read or write of a range of a file, from the first submission to its end.
 //!
 //! # Model
 //!
@@ -25,21 +25,30 @@ pub(super) enum Next {
     Again,
 }
 
+/// Where the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
 /// One operation.
 pub(super) struct Piece {
+    direction: Direction,
     pub(super) pos: u64,
     pub(super) memory: Batch,
-    /// Bytes that were read.
+    /// Bytes that were moved.
     pub(super) done: usize,
-    /// Why it ended before all was read.
+    /// Why it ended before all was moved.
     pub(super) error: Option<Errno>,
     /// How often the kernel said to try again without moving anything.
     retries: u32,
 }
 
 impl Piece {
-    pub(super) fn new(pos: u64, memory: Batch) -> Piece {
+    fn new(direction: Direction, pos: u64, memory: Batch) -> Piece {
         Piece {
+            direction,
             pos,
             memory,
             done: 0,
@@ -70,25 +79,32 @@ impl Piece {
                 return Next::Again;
             }
             // Direct I/O may refuse the odd position that a cut at end of file leaves.
-            Errno::EINVAL if self.done > 0 && fd::at_end(fd, self.pos) => {}
+            Errno::EINVAL
+                if self.direction == Direction::Read
+                    && self.done > 0
+                    && fd::at_end(fd, self.pos) => {}
             error => self.error = Some(error),
         }
         Next::Done
     }
 
-    /// The operation that reads what is left of the piece.
+    /// The operation that moves what is left of the piece.
     pub(super) fn entry(&self, fd: BorrowedFd<'_>) -> squeue::Entry {
-        let file = types::Fd(fd.as_raw_fd());
-        match self.memory.runs() {
-            [run] => {
-                let (addr, len) = (run.iov_base.cast(), run.iov_len as u32);
-                opcode::Read::new(file, addr, len).offset(self.pos).build()
+        let (file, pos) = (types::Fd(fd.as_raw_fd()), self.pos);
+        match (self.memory.runs(), self.direction) {
+            ([run], direction) => {
+                let (addr, len) = (run.iov_base.cast::<u8>(), run.iov_len as u32);
+                match direction {
+                    Direction::Read => opcode::Read::new(file, addr, len).offset(pos).build(),
+                    Direction::Write => opcode::Write::new(file, addr, len).offset(pos).build(),
+                }
             }
-            runs => {
+            (runs, direction) => {
                 let (list, count) = (runs.as_ptr(), runs.len() as u32);
-                opcode::Readv::new(file, list, count)
-                    .offset(self.pos)
-                    .build()
+                match direction {
+                    Direction::Read => opcode::Readv::new(file, list, count).offset(pos).build(),
+                    Direction::Write => opcode::Writev::new(file, list, count).offset(pos).build(),
+                }
             }
         }
     }
@@ -100,6 +116,7 @@ impl Piece {
 ///
 /// `EINVAL` when the range does not fit into a file.
 pub(super) fn split(
+    direction: Direction,
     mut pos: u64,
     segments: &[IoSegment<'_>],
     longest: usize,
@@ -111,14 +128,14 @@ pub(super) fn split(
         return Err(Errno::EINVAL);
     }
     let piece = |memory: Batch| {
-        let piece = Piece::new(pos, memory);
+        let piece = Piece::new(direction, pos, memory);
         pos += piece.memory.left() as u64;
         piece
     };
     Ok(Batches::new(segments, longest).map(piece).collect())
 }
 
-/// What became of the pieces of one I/O, as its caller is told.
+/// What became of the pieces of one read, as its caller is told.
 pub(super) fn outcome(pieces: &[Piece]) -> Result<usize, Errno> {
     let mut moved = 0;
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! A ring that one thread uses: its set-up, waiting on it, and its end.
+//! A ring: its set-up, submission, waiting on it, and its end.
 //!
 //! # Invariants
 //!
@@ -13,18 +13,19 @@
 use std::mem::ManuallyDrop;
 #[cfg(test)]
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use io_uring::{EnterFlags, IoUring};
+use io_uring::{Builder, EnterFlags, IoUring, cqueue, types};
 
+use super::piece::{MAX_RETRIES, pause};
 use crate::Errno;
 use crate::fork::ForkGuard;
 
 /// How long completions of a ring that the kernel refuses are waited for before the process is
 /// aborted.
-pub(super) const DRAIN: Duration = Duration::from_secs(60);
+const DRAIN: Duration = Duration::from_secs(60);
 
-/// An io_uring of the thread that made it. Costs about 100 bytes of kernel memory for each entry of
+/// An io_uring. Costs about 100 bytes of kernel memory for each entry of
 /// its depth, outside any cache's bound.
 pub(super) struct Ring {
     /// The kernel's side.
@@ -35,17 +36,33 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring for up to `entries` operations (rounded up to a power of two).
+    /// A ring of the thread that makes it, for up to `entries` operations (rounded up to a power of two).
     ///
     /// # Errors
     ///
     /// `ENOSYS` or `EPERM` where io_uring is not there or not allowed; `ENOMEM`, `EMFILE`.
     pub(super) fn new(entries: u32) -> Result<Ring, Errno> {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_defer_taskrun();
+        Ring::build(&mut builder, entries)
+    }
+
+    /// As [`Ring::new`], for threads that use it one after the other, each until nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::new`].
+    pub(super) fn for_any_thread(entries: u32) -> Result<Ring, Errno> {
+        let mut builder = IoUring::builder();
+        // Whoever has something in flight waits in the kernel.
+        builder.setup_coop_taskrun();
+        Ring::build(&mut builder, entries)
+    }
+
+    fn build(builder: &mut Builder, entries: u32) -> Result<Ring, Errno> {
         let guard = ForkGuard::new()?;
-        let ring = IoUring::builder()
+        let ring = builder
             .dontfork()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
             .setup_submit_all()
             .build(entries)
             .or_else(|e| {
@@ -69,8 +86,57 @@ impl Ring {
         })
     }
 
+    /// Submits what is queued and waits for `want` completions; returns early when a signal comes.
+    ///
+    /// An error means that the kernel takes no more entries.
+    pub(super) fn enter(&mut self, want: usize) -> Result<(), Errno> {
+        let mut refusals = 0;
+        loop {
+            let Err(error) = self.kernel.submit_and_wait(want) else {
+                return Ok(());
+            };
+            match Errno::from(error) {
+                Errno::EINTR => return Ok(()),
+                // Short of memory, or completions to be taken first.
+                error @ (Errno::EAGAIN | Errno::EBUSY | Errno::ENOMEM) => {
+                    if !self.kernel.completion().is_empty() {
+                        return Ok(());
+                    }
+                    refusals += 1;
+                    if refusals > MAX_RETRIES {
+                        return Err(error);
+                    }
+                    pause();
+                }
+                error => return Err(error),
+            }
+        }
+    }
+
+    /// The kernel takes no more entries: waits for those that it has of `pushed` ones. `is_one` knows their completions.
+    pub(super) fn abandon(&mut self, mut pushed: usize, is_one: impl Fn(&cqueue::Entry) -> bool) {
+        let no_wait = Some(types::Timespec::new());
+        let any = types::CancelBuilder::any();
+        let _ = self.kernel.submitter().register_sync_cancel(no_wait, any);
+        let since = Instant::now();
+        loop {
+            pushed -= self.kernel.completion().filter(&is_one).count();
+            if pushed <= self.kernel.submission().len() {
+                break;
+            }
+            if since.elapsed() > DRAIN {
+                abort("the kernel neither finishes nor cancels I/O in flight");
+            }
+            // Deferred completions are posted by whoever asks for them.
+            if self.wait_for_one().is_err() {
+                pause();
+            }
+        }
+        self.broken = true;
+    }
+
     /// Waits for a completion without submitting anything.
-    pub(super) fn wait_for_one(&mut self) -> Result<(), Errno> {
+    fn wait_for_one(&mut self) -> Result<(), Errno> {
         loop {
             if !self.kernel.completion().is_empty() {
                 return Ok(());

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::Engine;
-use super::piece::{Piece, outcome, split};
+use super::piece::{Direction, Piece, outcome, split};
 use crate::Errno;
 use crate::fd::{self, IoSegment, OFlags};
 use crate::lock::Arc;
@@ -24,7 +24,7 @@ type Cut = (u64, usize, usize);
 
 /// The pieces of at most `longest` bytes each.
 fn pieces_of(pos: u64, segments: &[IoSegment<'_>], longest: usize) -> Vec<Cut> {
-    let pieces = split(pos, segments, longest).unwrap();
+    let pieces = split(Direction::Read, pos, segments, longest).unwrap();
     let cut = |piece: &Piece| {
         let runs = piece.memory.runs();
         let sum: usize = runs.iter().map(|run| run.iov_len).sum();
@@ -87,7 +87,7 @@ fn long_transfers_are_cut_into_pieces_of_the_length_asked() {
 #[test]
 fn a_range_that_does_not_fit_into_a_file_is_refused() {
     for pos in [u64::MAX, i64::MAX as u64] {
-        let refused = split(pos, &[at(0x1000, 10)], RUN_MAX).err();
+        let refused = split(Direction::Read, pos, &[at(0x1000, 10)], RUN_MAX).err();
         assert_eq!(refused, Some(Errno::EINVAL));
     }
 }
@@ -95,7 +95,7 @@ fn a_range_that_does_not_fit_into_a_file_is_refused() {
 #[test]
 fn a_short_vector_goes_on_where_it_stopped() {
     let list = [at(0x1000, 10), at(0x2000, 20), at(0x3000, 30)];
-    let mut pieces = split(0, &list, RUN_MAX).unwrap();
+    let mut pieces = split(Direction::Read, 0, &list, RUN_MAX).unwrap();
     let memory = &mut pieces[0].memory;
     for (step, left, base) in [
         (10, 2, 0x2000),
@@ -114,7 +114,9 @@ fn a_short_vector_goes_on_where_it_stopped() {
 #[test]
 fn first_gap_or_error_sets_the_result() {
     let piece = |len, done, error| {
-        let mut piece = split(0, &[at(0x1000, len)], RUN_MAX).unwrap().remove(0);
+        let mut piece = split(Direction::Read, 0, &[at(0x1000, len)], RUN_MAX)
+            .unwrap()
+            .remove(0);
         piece.memory.advance(done);
         (piece.done, piece.error) = (done, error);
         piece

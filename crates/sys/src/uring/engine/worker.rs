@@ -30,8 +30,8 @@ use std::time::Instant;
 use core::sync::atomic::Ordering;
 use io_uring::{cqueue, opcode, squeue, types};
 
-use super::super::piece::{MAX_RETRIES, Next, outcome, pause};
-use super::super::ring::{DRAIN, Ring, abort};
+use super::super::piece::{Next, outcome};
+use super::super::ring::{Ring, abort};
 use super::depth::Depth;
 use super::{Active, DEEPEST, FIRST_DEPTH, IoDone, PIECE, Shared};
 use crate::Errno;
@@ -205,7 +205,7 @@ impl Worker {
     fn turn(&mut self) -> Result<(), Errno> {
         self.arm_wake()?;
         self.push();
-        self.enter(1)?;
+        self.ring.enter(1)?;
         self.reap();
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Worker {
             self.push_entry(&poll.build().user_data(WAKE));
             // By itself, so that it is known whether the kernel has it.
             self.wake = Wake::Queued;
-            self.enter(0)?;
+            self.ring.enter(0)?;
             self.wake = Wake::Armed;
         }
         Ok(())
@@ -263,33 +263,6 @@ impl Worker {
         match &mut self.active[id.io as usize] {
             Some(active) => active,
             None => unreachable!("an I/O stays until its last piece has ended"),
-        }
-    }
-
-    /// Submits what is queued and waits for `want` completions; returns early when a signal comes.
-    ///
-    /// An error means that the kernel takes no more entries.
-    fn enter(&mut self, want: usize) -> Result<(), Errno> {
-        let mut refusals = 0;
-        loop {
-            let Err(error) = self.ring.kernel.submit_and_wait(want) else {
-                return Ok(());
-            };
-            match Errno::from(error) {
-                Errno::EINTR => return Ok(()),
-                // Short of memory, or completions to be taken first.
-                error @ (Errno::EAGAIN | Errno::EBUSY | Errno::ENOMEM) => {
-                    if !self.ring.kernel.completion().is_empty() {
-                        return Ok(());
-                    }
-                    refusals += 1;
-                    if refusals > MAX_RETRIES {
-                        return Err(error);
-                    }
-                    pause();
-                }
-                error => return Err(error),
-            }
         }
     }
 
@@ -353,29 +326,9 @@ impl Worker {
     /// The kernel takes no more entries, because of `error`: waits for those that it has, and lets
     /// the others fail.
     fn fail(&mut self, error: Errno) {
-        let any = types::CancelBuilder::any();
-        let no_wait = Some(types::Timespec::new());
-        let _ = self
-            .ring
-            .kernel
-            .submitter()
-            .register_sync_cancel(no_wait, any);
-        let since = Instant::now();
-        loop {
-            self.reap_broken();
-            let polls = usize::from(self.wake == Wake::Queued);
-            if self.in_flight + polls <= self.ring.kernel.submission().len() {
-                break;
-            }
-            if since.elapsed() > DRAIN {
-                abort("the kernel neither finishes nor cancels I/O in flight");
-            }
-            // Deferred completions are posted by whoever asks for them.
-            if self.ring.wait_for_one().is_err() {
-                pause();
-            }
-        }
-        self.ring.broken = true;
+        let polls = usize::from(self.wake == Wake::Queued);
+        let is_io = |entry: &cqueue::Entry| entry.user_data() != WAKE;
+        self.ring.abandon(self.in_flight + polls, is_io);
         for active in self.active.iter_mut().filter_map(Option::take) {
             end(&self.shared, active.done, Err(error));
         }
@@ -385,18 +338,6 @@ impl Worker {
     fn woken(&mut self, entry: &cqueue::Entry) {
         if !cqueue::more(entry.flags()) {
             self.wake = Wake::Idle;
-        }
-    }
-
-    /// Takes completions of a ring that will not be used again.
-    fn reap_broken(&mut self) {
-        let batch: Vec<cqueue::Entry> = self.ring.kernel.completion().collect();
-        for entry in batch {
-            if entry.user_data() == WAKE {
-                self.woken(&entry);
-            } else {
-                self.in_flight -= 1;
-            }
         }
     }
 }
