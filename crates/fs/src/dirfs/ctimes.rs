@@ -11,7 +11,8 @@
 //!
 //! Programs that remember the ctime of a file, such as `git status`, take a file for changed when it moves.
 //!
-//! The notes are a table of sets of [`WAYS`]. The newest note of a set is its first; in a full set the oldest goes. The table has
+//! The notes are a table of sets of [`WAYS`]. A note is in one of two sets, at first in that with more room: as long as half of
+//! the table is free none has to go. The newest note of a set is its first; where both are full the oldest of one goes. The table has
 //! twice as many places as there are notes and files in memory that were opened for writing, up to a [share](SHARE) of the bound.
 //! A note has 64 bits of a hash in the place of the identity: another file
 //! is taken for it if it has these and, to the nanosecond, the same ctime.
@@ -78,21 +79,40 @@ struct Table {
 }
 
 impl Table {
-    fn set(&mut self, key: u64) -> &mut [Note] {
-        let at = key as usize & (self.notes.len() - 1) & !(WAYS - 1);
-        &mut self.notes[at..at + WAYS]
+    /// The two sets that a key's note may be in: where each begins.
+    fn sets(&self, key: u64) -> [usize; 2] {
+        let start = |hash: u64| hash as usize & (self.notes.len() - 1) & !(WAYS - 1);
+        [start(key), start(key >> 32)]
+    }
+
+    fn set(&mut self, start: usize) -> &mut [Note] {
+        &mut self.notes[start..start + WAYS]
     }
 
     fn insert(&mut self, note: Note) {
         if self.notes.is_empty() {
             return;
         }
-        let set = self.set(note.key);
+        let mut sets = self.sets(note.key);
+        let taken = |start: &usize| {
+            let set = &self.notes[*start..][..WAYS];
+            // First of all the set that it is in.
+            let is_known = set.iter().any(|old| old.key == note.key);
+            (!is_known, set.iter().filter(|old| old.key != 0).count())
+        };
+        sets.sort_by_key(taken);
+        let set = self.set(sets[0]);
         let known = set.iter().position(|old| old.key == note.key);
         let free = known.or_else(|| set.iter().position(|old| old.key == 0));
         set[..=free.unwrap_or(WAYS - 1)].rotate_right(1);
         set[0] = note;
         self.len += usize::from(known.is_none() && free.is_some());
+    }
+
+    fn find(&self, key: u64, source: i64) -> Option<&Note> {
+        let sets = self.sets(key).into_iter();
+        let mut notes = sets.flat_map(|start| &self.notes[start..start + WAYS]);
+        notes.find(|note| (note.key, note.source) == (key, source))
     }
 }
 
@@ -187,10 +207,8 @@ impl Ctimes {
             return None;
         }
         let (key, source) = (key_of(&Identity::of(stat)), nanoseconds(stat.ctime));
-        let mut table = self.table.lock();
-        let is_it = |note: &&Note| (note.key, note.source) == (key, source);
-        let note = table.set(key).iter().find(is_it).copied();
-        note.map(|note| note.shown)
+        let table = self.table.lock();
+        table.find(key, source).map(|note| note.shown)
     }
 }
 
@@ -251,13 +269,22 @@ mod tests {
         let mut other = stat(8 * most - 1);
         other.ctime.nsec += 1;
         assert_eq!(ctimes.shown(&other), None, "changed since");
-        // Files that are in memory have room before they leave it.
+        // Files that are in memory have room before they leave it, each of them.
         let others = Ctimes::new(&mm);
-        for _ in 0..1000 {
+        for _ in 0..2000 {
             others.make_room();
             others.expect();
         }
-        assert!(others.table.lock().notes.len() >= 2000);
+        assert!(others.table.lock().notes.len() >= 4000);
+        for ino in 0..2000 {
+            let stat = stat(ino);
+            let source = nanoseconds(stat.ctime);
+            others.note(&Identity::of(&stat), source, at(ino as i64));
+            others.expected();
+        }
+        for ino in 0..2000 {
+            assert_eq!(others.shown(&stat(ino)), Some(at(ino as i64)));
+        }
         drop(others);
         // The same again takes no more room.
         let len = ctimes.table.lock().len;
