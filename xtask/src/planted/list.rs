@@ -127,6 +127,13 @@ pub(crate) const BUGS: &[Bug] = &[
     ),
     bug(
         "mm",
+        "error_beside_a_success_lost",
+        "of writes that are in flight together one that fails passes for written if another succeeds",
+        Unit,
+        &["mm::writes_in_flight::an_error_in_the_middle_leaves_its_pages_alone_dirty"],
+    ),
+    bug(
+        "mm",
         "size_not_stored",
         "a sync does not store a size that no write brought about",
         Unit,
