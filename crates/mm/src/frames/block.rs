@@ -259,6 +259,10 @@ impl Table {
         Some(self.heads[EMPTY]).filter(|&head| head != NONE)
     }
 
+    pub(super) fn has_fewer_empty(&self, than: usize) -> bool {
+        self.list(EMPTY).take(than).count() < than
+    }
+
     /// About the `want` emptiest open blocks of those that `may` be chosen, the emptiest first.
     pub(super) fn emptiest(&self, want: usize, may: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut chosen = Vec::new();

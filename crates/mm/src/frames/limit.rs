@@ -27,7 +27,7 @@ use super::block::Table;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameUsage, Frames, MIN_LIMIT};
 use crate::error::MmError;
 use crate::types::PAGE_SHIFT;
-use foliocache_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// The part of the limit that blocks never take.
 const FLOOR_SHARE: u64 = 32;
@@ -46,6 +46,8 @@ pub(super) struct Hints {
     pub(super) give_back_failures: AtomicU64,
     /// Largest order that was not there since a compaction looked.
     pub(super) order_wanted: AtomicU32,
+    /// A block should be taken ahead of need.
+    pub(super) block_wanted: AtomicBool,
 }
 
 /// Bytes that metadata may still take; below zero only after a shrink. It guards no memory: relaxed, the total of

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! One thread at a time takes a new block, with no lock held while the kernel finds and zeroes its memory.
-//! Who needs one meanwhile waits for it and looks again.
+//! Who needs one meanwhile waits for it and looks again. That may take milliseconds where a virtual machine has to ask its host for
+//! the memory, so the background reclaimer takes [`AHEAD`] blocks before they are needed, as long as there may be more.
 //!
 //! # Invariants
 //!
@@ -22,6 +23,12 @@ use super::block::Table;
 use super::{BLOCK_SIZE, FrameKind, FrameNumber, Frames, MAX_ORDER, Reservation};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank::RankedMutexGuard;
+
+/// Blocks that are empty, ahead of need, while a cache fills.
+const AHEAD: usize = 2;
+
+/// Blocks of a cache that takes some ahead: to a smaller one they are too much.
+const AHEAD_FROM: u32 = 24;
 
 type TableGuard<'a> = RankedMutexGuard<'a, Table>;
 
@@ -146,6 +153,7 @@ impl Frames {
         let mut table = self.table.lock();
         loop {
             if let Some(frame) = self.refill(&mut table) {
+                self.look_ahead(&table);
                 return frame;
             }
             if table.growing {
@@ -176,6 +184,7 @@ impl Frames {
         let mut table = self.table.lock();
         loop {
             if let Some(frame) = alloc(&mut table) {
+                self.look_ahead(&table);
                 return Some(FrameNumber(frame));
             }
             if table.growing {
@@ -185,6 +194,39 @@ impl Frames {
             } else {
                 return None;
             }
+        }
+    }
+
+    fn needs_block(table: &Table) -> bool {
+        table.capacity >= AHEAD_FROM
+            && table.held < table.capacity
+            && !table.growing
+            && table.has_fewer_empty(AHEAD)
+    }
+
+    fn look_ahead(&self, table: &Table) {
+        if Frames::needs_block(table) {
+            // Relaxed: a hint, see `Hints`.
+            self.hints.block_wanted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether [`Frames::grow_ahead`] should be called. One load.
+    #[inline]
+    pub(crate) fn block_wanted(&self) -> bool {
+        // Relaxed: as above.
+        self.hints.block_wanted.load(Ordering::Relaxed)
+    }
+
+    /// Takes blocks ahead of need, if they were wanted. May sleep as [`Frames::alloc`] does.
+    pub(crate) fn grow_ahead(&self) {
+        // Relaxed: as above.
+        if !self.hints.block_wanted.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let mut table = self.table.lock();
+        while Frames::needs_block(&table) {
+            table = self.grow(table);
         }
     }
 

@@ -74,6 +74,41 @@ fn limits_are_checked_and_named() {
     assert!(frames.usage().total_bytes() < memory / 32);
 }
 
+/// A cache that fills has blocks before it needs them, and no more than it may have.
+#[test]
+fn blocks_are_taken_ahead_of_need() {
+    let frames = Frames::new(64 * MIB).unwrap();
+    frames.grow_ahead();
+    assert_eq!(frames.usage().blocks_held, 0, "nothing was needed yet");
+    let mut held = Vec::new();
+    let mut allocate = |frames: &Frames| {
+        let mut reservation = frames.try_reserve(1)?;
+        held.push(frames.alloc(&mut reservation));
+        Some(())
+    };
+    allocate(&frames).unwrap();
+    assert!(frames.block_wanted());
+    frames.grow_ahead();
+    assert!(!frames.block_wanted());
+    assert_eq!(frames.usage().blocks_held, 3);
+    while allocate(&frames).is_some() {
+        let before = frames.usage();
+        frames.grow_ahead();
+        let usage = frames.usage();
+        let needed = usage.in_use_pages.div_ceil(u64::from(BLOCK_FRAMES));
+        assert!(usage.blocks_held <= needed + 2, "{usage:?}");
+        assert!(usage.total_bytes() <= 64 * MIB, "{usage:?}");
+        assert_eq!(usage.available_pages, before.available_pages);
+    }
+    // What is small has nothing to spare.
+    let small = Frames::new(16 * MIB).unwrap();
+    let mut reservation = small.try_reserve(1).unwrap();
+    small.alloc(&mut reservation);
+    assert!(!small.block_wanted());
+    small.grow_ahead();
+    assert_eq!(small.usage().blocks_held, 1);
+}
+
 #[test]
 fn a_reservation_is_counted_and_given_back() {
     let frames = Frames::new(8 * MIB).unwrap();

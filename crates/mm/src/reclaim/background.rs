@@ -1,5 +1,5 @@
-//! The background reclaimer: a thread that keeps free frames above the low watermark, gives back what
-//! is held beyond the limit, and compacts: moves folios together when larger chunks are missing.
+//! The background reclaimer: a thread that keeps free frames above the low watermark, takes blocks ahead while a cache fills, gives
+//! back what is held beyond the limit, and compacts: moves folios together when larger chunks are missing.
 //!
 //! # Model
 //!
@@ -59,6 +59,7 @@ impl Mm {
     /// One round of the background reclaimer; returns how long it may sleep unasked.
     fn balance(&self, next_compaction: &mut Option<Instant>) -> Duration {
         self.give_up_metadata();
+        self.frames.grow_ahead();
         let now = coarse_monotonic_ms();
         self.bdis().iter().for_each(|bdi| {
             bdi.tell_hung(now);

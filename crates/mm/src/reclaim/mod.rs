@@ -97,9 +97,7 @@ impl Mm {
     /// `ENOMEM` only when neither a page nor a name of the cache could ever be reclaimed.
     pub(crate) fn reserve_frames(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
         if let Some(reservation) = self.frames.try_reserve_of(kind, n) {
-            if self.frames.below_low() {
-                self.background.wake();
-            }
+            self.look_ahead();
             return Ok(reservation);
         }
         self.reserve_slow_path(kind, n)
@@ -110,9 +108,7 @@ impl Mm {
     /// Context: as [`Mm::shrink_lru`]; looks at a few times as many pages at most.
     pub(crate) fn try_reserve_frames(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
         let reservation = self.frames.try_reserve_of(kind, n);
-        if self.frames.below_low() {
-            self.background.wake();
-        }
+        self.look_ahead();
         if reservation.is_some() {
             return reservation;
         }
@@ -126,6 +122,14 @@ impl Mm {
             return None;
         }
         self.frames.try_reserve_of(kind, n)
+    }
+
+    /// Has the background reclaimer work before memory is needed.
+    #[inline]
+    fn look_ahead(&self) {
+        if self.frames.below_low() || self.frames.block_wanted() {
+            self.background.wake();
+        }
     }
 
     fn tell_direct_reclaim(&self) {
