@@ -205,6 +205,22 @@ fn the_bound_is_changed_while_the_mount_goes_on() {
 }
 
 /// The source is another mount whose server is stopped.
+/// A mount that is stopped. It goes on when this is dropped, also by a test that fails: what waits for it would never end.
+struct Stopped<'a>(&'a Mounted);
+
+impl Stopped<'_> {
+    fn new(mounted: &Mounted) -> Stopped<'_> {
+        mounted.signal("STOP");
+        Stopped(mounted)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal("CONT");
+    }
+}
+
 #[test]
 #[ignore = "system tier"]
 fn status_answers_while_the_source_hangs() {
@@ -216,7 +232,7 @@ fn status_answers_while_the_source_hangs() {
     let mut file = fs::File::create(place.join("stuck")).unwrap();
     file.write_all(&pattern(100_000, 1)).unwrap();
     file.sync_all().unwrap();
-    below.signal("STOP");
+    let stopped = Stopped::new(&below);
     // Either may wait for the source.
     let writing = std::thread::spawn(move || file.write_all(&pattern(100_000, 3)));
     let reading = std::thread::spawn({
@@ -243,7 +259,7 @@ fn status_answers_while_the_source_hangs() {
     let said = run(&mut set(&place, "memory=128M"));
     assert!(said.contains("memory bound 128 MiB, was 512 MiB"), "{said}");
     assert!(begun.elapsed() < Duration::from_secs(10));
-    below.signal("CONT");
+    drop(stopped);
     writing.join().unwrap().unwrap();
     assert_eq!(reading.join().unwrap().unwrap(), pattern(1 << 20, 2));
     above.end_well();

@@ -213,7 +213,7 @@ impl BackingDevInfo {
     pub(crate) fn look_at_space(&self, mapping: &AddressSpace) -> Option<u64> {
         // In this order: what is written meanwhile counts twice, and not in neither.
         let dirty = self.nr_dirty_bytes();
-        let free = mapping.ops.free_space();
+        let free = mapping.ask_store(|ops| ops.free_space());
         let left = free.map(|free| free.saturating_sub(dirty));
         let more = left.map_or(u64::MAX, |left| left.saturating_sub(HEADROOM) / 2);
         let used = read(&self.space.written) + self.nr_dirty_bytes();

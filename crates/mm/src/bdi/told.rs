@@ -20,7 +20,7 @@ use foliocache_sys::Errno;
 
 use super::BackingDevInfo;
 use crate::address_space::AddressSpace;
-use crate::ops::{Extent, IoSegment};
+use crate::ops::AddressSpaceOperations;
 use crate::show::{Bytes, Time};
 
 /// The target of the lines that tell that something works again.
@@ -248,44 +248,11 @@ impl BackingDevInfo {
     }
 }
 
-/// Calls of the store, of which [`BackingDevInfo::tell_hung`] knows.
 impl AddressSpace {
-    pub(crate) fn read_from_store(
-        &self,
-        pos: u64,
-        segments: &[IoSegment<'_>],
-    ) -> Result<usize, Errno> {
+    /// Calls the store, of which [`BackingDevInfo::tell_hung`] knows meanwhile. All that may wait for the medium is called so.
+    pub(crate) fn ask_store<R>(&self, call: impl FnOnce(&dyn AddressSpaceOperations) -> R) -> R {
         let _asked = self.bdi().ask();
-        self.ops.read_folios(pos, segments)
-    }
-
-    pub(crate) fn write_to_store(
-        &self,
-        pos: u64,
-        segments: &[IoSegment<'_>],
-    ) -> Result<usize, Errno> {
-        let _asked = self.bdi().ask();
-        self.ops.writepages(pos, segments)
-    }
-
-    pub(crate) fn write_extents_to_store(&self, extents: &mut [Extent<'_>]) {
-        let _asked = self.bdi().ask();
-        self.ops.write_extents(extents);
-    }
-
-    pub(crate) fn append_to_store(
-        &self,
-        pos: u64,
-        segments: &[IoSegment<'_>],
-        stored: Option<u64>,
-    ) -> Result<usize, Errno> {
-        let _asked = self.bdi().ask();
-        self.ops.append_pages(pos, segments, stored)
-    }
-
-    pub(crate) fn flush_store(&self) -> Result<(), Errno> {
-        let _asked = self.bdi().ask();
-        self.ops.flush()
+        call(&*self.ops)
     }
 }
 
@@ -294,6 +261,8 @@ mod tests {
     use super::*;
     use crate::bdi::BdiKind;
     use crate::mm::{Mm, MmConfig};
+    use crate::test_store::Sink;
+    use foliocache_sync::Arc;
 
     #[test]
     fn a_store_that_answers_nothing_is_told_of_once_until_it_answers() {
@@ -311,6 +280,15 @@ mod tests {
             drop(read);
             assert!(!bdi.tell_hung(later()), "nothing is asked for");
         }
+    }
+
+    #[test]
+    fn any_call_of_a_store_may_be_the_one_that_is_not_answered() {
+        let mm = Mm::new(MmConfig::new(16 << 20)).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "hung", BdiKind::Storage).unwrap();
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
+        let told = file.ask_store(|_| bdi.tell_hung(coarse_monotonic_ms() + HUNG_MS));
+        assert!(told, "it was being called");
     }
 
     #[test]

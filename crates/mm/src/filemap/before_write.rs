@@ -49,7 +49,7 @@ impl AddressSpace {
         {
             return Ok(());
         }
-        match self.ops.look_before_write(nowait) {
+        match self.ask_store(|ops| ops.look_before_write(nowait)) {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         }

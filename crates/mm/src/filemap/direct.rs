@@ -172,7 +172,8 @@ impl AddressSpace {
             if self.absent(pos, len) < len {
                 return Ok(None);
             }
-            self.read_from_store(pos, &[segment])?.min(len)
+            self.ask_store(|ops| ops.read_folios(pos, &[segment]))?
+                .min(len)
         };
         bump(&self.counters.read_in, read as u64);
         // What the store does not have is zero, up to the end of the file.
@@ -288,13 +289,13 @@ impl AddressSpace {
         }
         // Of a page that was evicted the windows have the frame until it is punched.
         self.unmap_pages(pages);
-        self.ops.look_before_writeback();
+        self.ask_store(|ops| ops.look_before_writeback());
         // Before the write: what it may have done is not durable, however it ends.
         self.direct.written.fetch_add(1, Ordering::Relaxed);
         let (mut done, mut result) = (0, Ok(()));
         while done < segment.len() && result.is_ok() {
             let rest = segment.sub(done, segment.len() - done);
-            match self.write_to_store(pos + done as u64, &[rest]) {
+            match self.ask_store(|ops| ops.writepages(pos + done as u64, &[rest])) {
                 // No whole page and no error: nobody says why.
                 Ok(written) if written < PAGE_SIZE => result = Err(Errno::EIO),
                 Ok(written) => done += written.min(rest.len()) / PAGE_SIZE * PAGE_SIZE,

@@ -286,7 +286,7 @@ impl AddressSpace {
         for bytes in grains::ranges(missing, locked.order()) {
             let pos = locked.index().pos() + bytes.start as u64;
             let segments = [self.segment(locked, bytes)];
-            let read = self.read_from_store(pos, &segments)?;
+            let read = self.ask_store(|ops| ops.read_folios(pos, &segments))?;
             self.zero_unread(pos, &segments, read, self.size());
         }
         if missing != 0 {

@@ -278,7 +278,7 @@ impl AddressSpace {
                 }
                 let bytes = locked.identity().bytes();
                 let segment = self.segment(locked, 0..bytes);
-                match self.read_from_store(locked.index().pos(), &[segment]) {
+                match self.ask_store(|ops| ops.read_folios(locked.index().pos(), &[segment])) {
                     Ok(read) if read < bytes => {
                         direct_map::zero(self.addr(locked, read), bytes - read);
                     }

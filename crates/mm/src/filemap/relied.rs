@@ -226,7 +226,7 @@ impl BackingDevInfo {
         let files = std::mem::take(&mut *self.asked.files.lock());
         let is_busy = |file: &u64| {
             let file = self.mm().mapping(*file).filter(|file| file.is_asked());
-            file.is_some_and(|file| !file.ops.keep_readable())
+            file.is_some_and(|file| !file.ask_store(|ops| ops.keep_readable()))
         };
         let busy: Vec<u64> = files.into_iter().filter(is_busy).collect();
         let mut files = self.asked.files.lock();

@@ -108,7 +108,7 @@ impl AddressSpace {
         if size < old {
             self.set_size(size);
         }
-        if let Err(error) = self.ops.truncate(size) {
+        if let Err(error) = self.ask_store(|ops| ops.truncate(size)) {
             self.set_size(old);
             return Ok(Err(error));
         }
@@ -274,7 +274,8 @@ impl AddressSpace {
             true => self.store_size(&mut wb).map(drop),
             false => Ok(()),
         };
-        if let Err(error) = told.and_then(|()| self.ops.punch_hole(pos, end - pos)) {
+        if let Err(error) = told.and_then(|()| self.ask_store(|ops| ops.punch_hole(pos, end - pos)))
+        {
             // It may be there in part.
             let lock = |page| self.lock_folio(page);
             let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));

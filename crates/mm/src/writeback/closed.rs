@@ -112,7 +112,7 @@ impl BackingDevInfo {
             } else {
                 // The store is promised one at a time. An error is told by the flush that finds it again.
                 let _wb = file.wb_lock.lock();
-                let _ = file.ops.write_inode();
+                let _ = file.ask_store(|ops| ops.write_inode());
             }
         }
         again

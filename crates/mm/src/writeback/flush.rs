@@ -166,7 +166,7 @@ impl AddressSpace {
     fn flush_unstable(self: &Arc<Self>, state: &mut FlushState) -> Result<(), Errno> {
         let (mut running, attributes) = {
             let mut wb = self.lock_awaited();
-            let attributes = self.ops.write_inode();
+            let attributes = self.ask_store(|ops| ops.write_inode());
             let (covered, _) = wb.flushes.marks();
             // From here on what is written belongs to the next flush.
             wb.flushes.begun = wb.flushes.begun.wrapping_add(1);
@@ -186,7 +186,7 @@ impl AddressSpace {
             self.clean_unstable(running.covered);
         }
         let begun = coarse_monotonic_ms();
-        let flushed = attributes.and_then(|()| self.flush_store());
+        let flushed = attributes.and_then(|()| self.ask_store(|ops| ops.flush()));
         let took = coarse_monotonic_ms() - begun;
         self.bdi().tell_slow(self, "a flush", 0, took);
         match flushed {

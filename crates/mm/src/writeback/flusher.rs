@@ -126,7 +126,7 @@ impl BackingDevInfo {
 /// Flushes files that were written; whether none failed. The error stays with the file.
 pub(super) fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
     if files.len() >= FEWEST_TOGETHER {
-        files[0].ops.flush_together();
+        files[0].ask_store(|ops| ops.flush_together());
     }
     let failed = files.drain(..).filter(|file| file.flush_written().is_err());
     failed.count() == 0

@@ -180,7 +180,7 @@ impl AddressSpace {
     pub(crate) fn store_size(&self, wb: &mut WritebackState) -> Result<(), Errno> {
         let size = self.size();
         if wb.store_size != size {
-            self.ops.truncate(size)?;
+            self.ask_store(|ops| ops.truncate(size))?;
             wb.store_size = size;
         }
         Ok(())
@@ -331,7 +331,7 @@ impl BackingDevInfo {
         let files = self.dirty_files();
         files.iter().for_each(|file| file.fdatawrite());
         if let Some(file) = files.first() {
-            file.ops.flush_together();
+            file.ask_store(|ops| ops.flush_together());
         }
         self.dirty_files()
             .into_iter()

@@ -163,7 +163,8 @@ impl AddressSpace {
             if turn && written > 0 && self.is_awaited() {
                 break;
             }
-            let exact = self.counts.get(Count::Dirty) > 0 && self.ops.look_before_writeback();
+            let exact = self.counts.get(Count::Dirty) > 0
+                && self.ask_store(|ops| ops.look_before_writeback());
             let runs = self.collect_runs(at, last, budget - written, pass, exact);
             if runs.is_empty() {
                 return (None, result);

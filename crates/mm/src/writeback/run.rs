@@ -375,7 +375,7 @@ impl AddressSpace {
         for run in &mut together {
             extents.append(&mut run.extents);
         }
-        self.write_extents_to_store(&mut extents);
+        self.ask_store(|ops| ops.write_extents(&mut extents));
         if foliocache_sync::planted!(error_beside_a_success_lost)
             && let Some(fine) = extents.iter().find_map(|extent| extent.written?.ok())
         {
@@ -406,10 +406,10 @@ impl AddressSpace {
             while done < bytes {
                 let pos = extent.pos + done as u64;
                 let store = |segments: &[IoSegment<'_>]| match *stored {
-                    None => self.write_to_store(pos, segments),
+                    None => self.ask_store(|ops| ops.writepages(pos, segments)),
                     Some(stored) => {
                         let stored = Some(stored).filter(|&stored| stored != SIZE_NOT_KNOWN);
-                        self.append_to_store(pos, segments, stored)
+                        self.ask_store(|ops| ops.append_pages(pos, segments, stored))
                     }
                 };
                 let told = extent.written.take();
