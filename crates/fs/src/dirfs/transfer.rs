@@ -252,7 +252,11 @@ pub(super) fn write_extents(
         nr += 1;
     }
     let rest = &mut extents[nr..];
+    // The descriptor for direct I/O may not be open yet, and is not opened for parts of pages.
     if let Some(engine) = engine
+        && rest
+            .iter()
+            .any(|extent| is_whole_page_in(extent.pos..extent.end()))
         && let Some(direct) = fds.direct(shared)
     {
         let block = direct.block as u64;
@@ -287,6 +291,12 @@ pub(super) fn write_extents(
     all
 }
 
+/// Whether something of a range may go by the descriptor for direct I/O.
+fn is_whole_page_in(range: Range<u64>) -> bool {
+    let page = PAGE_SIZE as u64;
+    range.start.next_multiple_of(page) + page <= range.end
+}
+
 /// As [`write_extents`], one extent.
 fn write(
     shared: &Shared,
@@ -297,10 +307,8 @@ fn write(
     earlier: &mut Result<(), Errno>,
 ) -> Result<Written, Errno> {
     let end = pos + total(segments) as u64;
-    let page = PAGE_SIZE as u64;
-    // Without a whole page in it nothing goes by the descriptor for direct I/O, which may not be open yet.
-    let whole_page = pos.next_multiple_of(page) + page <= end;
-    let middle = match whole_page.then(|| fds.direct(shared)).flatten() {
+    let direct = is_whole_page_in(pos..end).then(|| fds.direct(shared));
+    let middle = match direct.flatten() {
         Some(direct) => {
             let block = direct.block as u64;
             let from = pos.next_multiple_of(block).min(end);
