@@ -116,7 +116,7 @@ pub use cache::Cache;
 pub use directory::Directory;
 pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
-pub use file::File;
+pub use file::{File, ViewRequest};
 #[doc(inline)]
 pub use foliocache_fs::{
     DirFsError as DirectoryError, DirFsStats as DirectoryStats, Fallback, WritebackAtClose,
@@ -126,7 +126,7 @@ pub use foliocache_mm::{
     BlockNumber, FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
     HugeFrames as HugePages, IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError,
     MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart,
-    PressureSource, PressureStats, ThrottleStats, UncachedStats, Unreclaimable, View,
+    PressureSource, PressureStats, RawView, ThrottleStats, UncachedStats, Unreclaimable, View,
     VmaAccess as MapAccess, show,
 };
 #[doc(inline)]
