@@ -45,7 +45,8 @@ fn an_exact_view_is_the_range_or_an_error_like_that_of_an_exact_read() {
         let Error::UnexpectedEof { range, path } = &error else {
             panic!("{error}");
         };
-        assert_eq!((range, path.to_str()), (&missing, Some("f")));
+        assert_eq!(*range, missing);
+        assert!(path.ends_with("f"));
         assert_eq!(std::io::Error::from(error).kind(), ErrorKind::UnexpectedEof);
     }
     let write_only = disk.dir.open_options().write(true).open("f").unwrap();
@@ -214,7 +215,7 @@ unsafe extern "C" fn fetch(this: *mut c_void, at: i64, len: i32, to: *mut *const
             this.tokens.entry(raw.address).or_default().push(raw.token);
             (raw.address.cast(), 0)
         }
-        Err(error) => (std::ptr::null(), error.errno().raw_os_error()),
+        Err(error) => (std::ptr::null(), error.errno().raw()),
     };
     // SAFETY: the test hands in the address of a variable.
     unsafe { to.write(address) };
