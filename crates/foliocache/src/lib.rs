@@ -44,6 +44,12 @@
 //! [`File::map`] returns addresses at which a program reads and stores to a part of a file: a [`Mapping`]. Its pages are pages of
 //! the cache, inside the bound. `docs/mapping.md` in the repository says when to use it and what it costs.
 //!
+//! # Views
+//!
+//! [`File::view`] returns bytes where they lie in the cache, as a [`View`]: a slice that nobody can change, at an address that stays.
+//! [`File::view_exact`] has any range, and [`File::view_batch`] many. With the feature `stable_deref` a view is a
+//! `stable_deref_trait::StableDeref`. [`View::into_raw`] gives it to callbacks of C.
+//!
 //! # Pins
 //!
 //! [`File::pin`] returns addresses of the cache's own memory that stay valid: a [`FolioPin`], for I/O without a copy by an io_uring of
