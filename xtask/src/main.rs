@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod least;
 mod on;
 mod planted;
 mod runner;
@@ -30,6 +31,7 @@ Usage: cargo xtask COMMAND
 Commands:
   test          run the test tiers one after another, up to the first failure
   tidy          run the checks of dependencies, sources and documents alone
+  least-versions  check the library with the least versions of its dependencies
   planted       plant bugs one by one and expect that a test finds each
   simulate      run the cache in schedules that follow from seeds
   on            run a test program on a file system of its own: on KIND [--as USER] PROGRAM ARGUMENTS
@@ -71,6 +73,8 @@ fn main() -> ExitCode {
     let result = match arguments.first().map(String::as_str) {
         Some("test") => parse(&arguments[1..]).and_then(|options| test(&options)),
         Some("tidy") if arguments.len() == 1 => tidy_alone(),
+        Some("least-versions") if arguments.len() == 1 => metadata(&root())
+            .and_then(|metadata| least::run(&metadata, &Workspace::new(&metadata).target)),
         Some("planted") => planted(&arguments[1..]),
         // Cargo calls this program as its wrapper.
         Some(program) if planted::is_compiler(program) => Err(planted::compile(&arguments)),

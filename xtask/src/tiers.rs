@@ -453,6 +453,7 @@ fn tidy() -> Vec<Step> {
         Step::cargo(Tier::Tidy, "clippy", clippy, 15),
         Step::cargo(Tier::Tidy, "documentation", doc, 10).env("RUSTDOCFLAGS", "-D warnings"),
         Step::cargo(Tier::Tidy, "packages", packages, 5),
+        Step::cargo(Tier::Tidy, "least versions", "xtask least-versions", 5),
     ]
 }
 

@@ -7,6 +7,7 @@
 //! no lock and no allocation.
 
 mod attributes;
+mod views;
 
 use foliocache_mm::{FileStats, Iocb, IovIter, View};
 use foliocache_sync::cell::OnceLock;
@@ -25,6 +26,9 @@ use crate::metadata::Metadata;
 use crate::mount::VfsMount;
 use crate::parent_only::{Forked, ParentOnly};
 use crate::rights::Rights;
+
+pub use views::ViewRequest;
+pub(crate) use views::bytes_in;
 
 /// An open file; as [`std::fs::File`].
 ///
@@ -222,7 +226,7 @@ impl File {
 
     /// Bytes of `range` where they lie in the cache, without copying them: as many from its start on as lie in one
     /// folio, at most 2 MiB, and none at the end of the file. Like a read that may be short, it is called again for what is
-    /// left.
+    /// left. [`File::view_exact`] has all of a range.
     ///
     /// The bytes are *frozen*: they stay as they are, whatever is written to the file, truncated or evicted, and as long
     /// as the [`View`] is kept, even after the file and the cache are gone. Meanwhile a view keeps the memory of its whole folio
@@ -252,7 +256,7 @@ impl File {
     #[inline]
     pub fn view(&self, range: impl RangeBounds<u64>) -> Result<View> {
         let range = bytes_of(range, u64::MAX);
-        let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+        let len = bytes_in(&range);
         let view = self.open.view(&mut Iocb::at(range.start), len);
         view.map_err(|errno| self.error(Operation::Read, range.start, len, errno))
     }

@@ -44,6 +44,12 @@
 //! [`File::map`] returns addresses at which a program reads and stores to a part of a file: a [`Mapping`]. Its pages are pages of
 //! the cache, inside the bound. `docs/mapping.md` in the repository says when to use it and what it costs.
 //!
+//! # Views
+//!
+//! [`File::view`] returns bytes where they lie in the cache, as a [`View`]: a slice that nobody can change, at an address that stays.
+//! [`File::view_exact`] has any range, and [`File::view_batch`] many. With the feature `stable_deref` a view is a
+//! `stable_deref_trait::StableDeref`. [`View::into_raw`] gives it to callbacks of C.
+//!
 //! # Pins
 //!
 //! [`File::pin`] returns addresses of the cache's own memory that stay valid: a [`FolioPin`], for I/O without a copy by an io_uring of
@@ -116,7 +122,7 @@ pub use cache::Cache;
 pub use directory::Directory;
 pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
-pub use file::File;
+pub use file::{File, ViewRequest};
 #[doc(inline)]
 pub use foliocache_fs::{
     DirFsError as DirectoryError, DirFsStats as DirectoryStats, Fallback, WritebackAtClose,
@@ -126,7 +132,7 @@ pub use foliocache_mm::{
     BlockNumber, FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
     HugeFrames as HugePages, IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError,
     MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart,
-    PressureSource, PressureStats, ThrottleStats, UncachedStats, Unreclaimable, View,
+    PressureSource, PressureStats, RawView, ThrottleStats, UncachedStats, Unreclaimable, View,
     VmaAccess as MapAccess, show,
 };
 #[doc(inline)]

@@ -58,6 +58,10 @@ fn use_after_fork() {
     }
     let view = files[1].view(..).unwrap();
     assert!(!view.is_copy());
+    let long = memory.create("long").unwrap();
+    long.write_all_at(&[7; 1 << 20], 0).unwrap();
+    let copy = long.view_exact(..).unwrap();
+    assert!(copy.is_copy());
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -91,6 +95,8 @@ fn use_after_fork() {
                 child("metadata", file.metadata());
                 child("stats", file.stats());
                 child("view", file.view(..));
+                child("exact view", file.view_exact(..));
+                child("views", file.views(&[0..1, 3..4]));
                 child("failed_ranges", file.failed_ranges());
                 child("discard_failed", file.discard_failed());
             }
@@ -142,7 +148,10 @@ fn use_after_fork() {
             child("holders", disk.cache.holders(1));
             assert_eq!(pin.parts().count(), 0, "the memory is not there");
             drop((pin, pin_to_drop));
-            drop((view, files, memory, disk.dir, refused, disk.cache));
+            assert!(copy.iter().all(|&byte| byte == 7), "the heap is there");
+            drop((
+                view, copy, long, files, memory, disk.dir, refused, disk.cache,
+            ));
         }));
         // The directory itself is the parent's to remove.
         std::mem::forget(disk.source);

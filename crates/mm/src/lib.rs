@@ -57,7 +57,8 @@ pub use charge::MetadataCharge;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
 pub use filemap::{
-    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, Request, View, read_batch,
+    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, RawView, Request, View, ViewRequest,
+    read_batch, view_batch,
 };
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,

@@ -308,6 +308,7 @@ impl Mm {
             blocks_compacted: read(&self.compacted),
             blocks_skipped: read(&self.skipped),
             views_copied: read(&self.copied_views),
+            copied_view_bytes: self.views.copied_bytes(),
             folios_replaced: read(&self.replaced),
             give_back_failures: self.frames.give_back_failures(),
             background_panics: self.panics.count(),

@@ -329,6 +329,8 @@ pub struct MmStats {
     pub blocks_skipped: u64,
     /// Views that are copies because nothing else was possible, ever.
     pub views_copied: u64,
+    /// Bytes of exact views that are copies, with 64 bytes more for each: they are metadata, at most a quarter of the bound.
+    pub copied_view_bytes: u64,
     /// Folios that got new frames because they were viewed and were to be changed, ever.
     pub folios_replaced: u64,
     /// Times that the kernel did not take memory back, which stays in use then. Ever.

@@ -12,8 +12,8 @@ use std::thread;
 use common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, Batch, BdiKind, FaultMode, IoSegment,
-    Iocb, Mm, MmConfig, PAGE_SIZE, ReadDone, ReadMode, ReadaheadState, Request, VmaAccess,
-    read_batch,
+    Iocb, Mm, MmConfig, PAGE_SIZE, ReadDone, ReadMode, ReadaheadState, Request, ViewRequest,
+    VmaAccess, read_batch, view_batch,
 };
 use foliocache_sys::Errno;
 use proptest::prelude::*;
@@ -252,6 +252,37 @@ fn all_misses_are_on_their_way_before_one_is_waited_for() {
     let stats = files[0].stats();
     assert_eq!((stats.missed_pages, stats.readahead_pages), (71, 0));
     drop(files);
+    assert_empty(&mm);
+}
+
+#[test]
+fn all_misses_of_a_batch_of_views_are_on_their_way_before_one_is_waited_for() {
+    let (mm, bdi) = storage(16);
+    let content = pattern(3, 0, SIZE);
+    let store = Background::with(&content, true, &[]);
+    let file = store.file(&bdi);
+    let handle = ReadaheadState::new();
+    handle.advise(foliocache_mm::Access::Random);
+    let request = |page: u64| ViewRequest::new(&file, &handle, Iocb::at(page * PAGE + 9), 64);
+    let mut requests: Vec<_> = (0..70).map(|i| request(i * 4)).collect();
+    thread::scope(|scope| {
+        let requests = &mut requests;
+        let reader = scope.spawn(|| view_batch(requests));
+        while store.parked().len() < 70 {
+            thread::yield_now();
+        }
+        assert_eq!(*store.begun.lock().unwrap(), [32, 32, 6], "together");
+        assert!(!reader.is_finished());
+        store.end_all();
+    });
+    for (i, request) in requests.into_iter().enumerate() {
+        let view = request.into_result().unwrap().unwrap();
+        assert!(!view.is_copy());
+        assert_eq!(*view, content[i * 4 * PAGE_SIZE + 9..][..64]);
+    }
+    let stats = file.stats();
+    assert_eq!((stats.missed_pages, stats.hit_pages), (70, 0));
+    drop(file);
     assert_empty(&mm);
 }
 

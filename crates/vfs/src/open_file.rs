@@ -17,6 +17,7 @@
 
 mod charge;
 mod sync;
+mod views;
 
 pub use charge::HandleCharge;
 
@@ -25,7 +26,7 @@ use crate::slab::SlabArc;
 use crate::types::{Advice, FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::{
     AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess, MAX_FILE_SIZE,
-    MapError, PinError, PinMode, ReadaheadState, Request, View, Vma, VmaAccess,
+    MapError, PinError, PinMode, ReadaheadState, Request, Vma, VmaAccess,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -248,17 +249,6 @@ impl OpenFile {
     #[inline]
     fn check_read(&self, pos: u64) -> Result<(), Errno> {
         check(self.flags.read, pos)
-    }
-
-    /// Bytes from `iocb.pos` on without a copy, up to the end of their folio; see [`AddressSpace::view`].
-    ///
-    /// # Errors
-    /// As [`OpenFile::read_at`], and `EAGAIN` of [`AddressSpace::read`].
-    #[inline]
-    pub fn view(&self, iocb: &mut Iocb, len: usize) -> Result<View, Errno> {
-        self.check_read(iocb.pos)?;
-        iocb.uncached |= !self.flags.is_cached();
-        self.mapping.view(&self.readahead, iocb, len)
     }
 
     /// Runs `with` on the bytes from `iocb.pos` on, at most `len`, where they lie in the cache; `None`,

@@ -36,6 +36,7 @@ mod read_dir;
 mod request;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod views;
 
 pub use directory::AsyncDirectory;
 pub(crate) use offload::Offload;
@@ -45,7 +46,7 @@ pub use read_dir::AsyncReadDir;
 pub use tokio::TokioFile;
 
 use foliocache_mm::show::{Bytes, Count};
-use foliocache_mm::{Fetch, FileStats, Iocb, IovIter, View};
+use foliocache_mm::{Fetch, FileStats, Iocb, IovIter};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, OpenFile};
@@ -284,37 +285,6 @@ impl AsyncFile {
                 }
             }
         }
-    }
-
-    /// Bytes of `range` without a copy, as many as lie in one folio: [`File::view`].
-    ///
-    /// Ready at the first poll if they are in the cache.
-    ///
-    /// # Errors
-    /// As [`File::read_at`].
-    pub async fn view(&self, range: impl RangeBounds<u64>) -> Result<View> {
-        let range = bytes_of(range, u64::MAX);
-        let (pos, len) = (range.start, range.end.saturating_sub(range.start));
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let mut iocb = Iocb {
-            nowait: true,
-            ..Iocb::at(pos)
-        };
-        let mut view = self.file.open_file().view(&mut iocb, len);
-        for _ in 0..FRUITLESS_FETCHES {
-            if !matches!(view, Err(Errno::EAGAIN)) {
-                break;
-            }
-            view = match self.fetch(&mut iocb, len).await {
-                Ok(()) => self.file.open_file().view(&mut iocb, len),
-                Err(errno) => Err(errno),
-            };
-        }
-        if matches!(view, Err(Errno::EAGAIN)) {
-            let take = move |open: &OpenFile| open.view(&mut Iocb::at(pos), len);
-            view = self.offload(Kind::Read, take).await;
-        }
-        view.map_err(|errno| self.file.error(Operation::Read, pos, len, errno))
     }
 
     /// Has the page of byte `iocb.pos` brought in, as for a read of `len` bytes.

@@ -36,11 +36,12 @@ use crate::address_space::AddressSpace;
 use crate::folio::Folio;
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec};
+use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
 /// Requests that are looked up together.
-const GROUP: usize = 32;
+pub(super) const GROUP: usize = 32;
 
 /// Bytes of the longest request that is: it ends the others' wait for the read section, too.
 const LONGEST: usize = 4 * PAGE_SIZE;
@@ -257,6 +258,11 @@ pub fn read_batch<'a, R: AsMut<Request<'a>>>(requests: &mut [R]) {
     }
 }
 
+/// Most pages that are on their way for one batch.
+pub(super) fn most_started(mm: &Mm) -> u64 {
+    MAX_PAGES.min(mm.frames.capacity() / PART)
+}
+
 /// A batch on its way.
 #[derive(Debug)]
 pub struct Batch<'r, R> {
@@ -315,8 +321,7 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
 
     /// Pages after which the next group has to wait.
     fn most_started(&mut self) -> u64 {
-        let request = self.requests[self.looked].as_mut();
-        MAX_PAGES.min(request.mapping.mm().frames.capacity() / PART)
+        most_started(self.requests[self.looked].as_mut().mapping.mm())
     }
 
     /// Takes the next group as far as it goes without waiting.

@@ -7,7 +7,7 @@
 //!             │ linear frames, a hole of a memory file, a pinned folio, which can be neither frozen nor
 //!             │ replaced, the budget or the count used up, bytes that are about to be zeroed
 //!             ▼
-//!           a copy in the heap
+//!           a copy in the heap ([`copies`](super::copies)), of an exact view charged to the bound
 //! ```
 //!
 //! Whoever would change the bytes of a viewed folio replaces it first ([`super::replace`]). One that leaves the index
@@ -18,6 +18,7 @@
 //! 1. The frames of a folio with views are stored to only where no view has bytes: in grains that were not uptodate,
 //!    and beyond the size of the file.
 //! 2. [`ViewHome`] counts each viewed folio's pages once, and lives until it counts none and its [`Mm`] is gone.
+//! 3. The bytes of a view have one address from when it is taken until it is dropped.
 //!
 //! # Locking
 //!
@@ -43,6 +44,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use super::copies::{Copies, HeapCopy};
 use super::fill::Reader;
 use super::uncached::UncachedRead;
 use super::uses::FolioUse;
@@ -61,6 +63,11 @@ use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 /// It dereferences to a slice, and may be sent and kept anywhere, even after the file and the cache are gone. Until it is dropped
 /// it keeps the memory of its whole folio, up to 2 MiB, within the cache's bound, unless it is a copy ([`View::is_copy`]). In a
 /// forked child its bytes are not there, and dropping it does nothing.
+///
+/// # The address
+///
+/// The bytes keep their address until the view is dropped, also when the `View` moves: it points to them. So a structure may
+/// own a view and pointers into it. With the feature `stable_deref` it is a `StableDeref`, for crates like `yoke`.
 pub struct View(Bytes);
 
 enum Bytes {
@@ -70,7 +77,7 @@ enum Bytes {
         folio: NonNull<Folio>,
         home: NonNull<ViewHome>,
     },
-    Copied(Box<[u8]>),
+    Copied(HeapCopy),
 }
 
 // SAFETY: what it points to is shared by atomics, and its bytes are only read.
@@ -79,17 +86,28 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    fn copied(bytes: impl Into<Box<[u8]>>) -> Self {
-        Self(Bytes::Copied(bytes.into()))
+    pub(super) fn copied(copy: HeapCopy) -> Self {
+        Self(Bytes::Copied(copy))
     }
 
-    /// Whether the bytes are a copy in the heap, outside the cache's bound. A view is a copy if the file was mapped, the folio is
-    /// pinned, the share of the bound for views is used up ([`Unreclaimable`](crate::Unreclaimable)), or too few blocks could still be
-    /// emptied.
+    /// A view of nothing.
+    pub(super) fn empty() -> Self {
+        Self::copied(HeapCopy::uncharged(Box::default()))
+    }
+
+    /// Whether the bytes are a copy in the heap. A view is a copy if the file was mapped, the folio is pinned, the share of the
+    /// bound for views is used up ([`Unreclaimable`](crate::Unreclaimable)), or too few blocks could still be emptied. An exact view
+    /// is one also if its range does not lie in one folio, and its bytes count in the bound. Those of other copies do not. An
+    /// empty view is a copy.
+    #[doc(alias = "is_copied")]
     pub fn is_copy(&self) -> bool {
         matches!(self.0, Bytes::Copied(_))
     }
 }
+
+// SAFETY: the bytes are those of frames, or of a box, to which the view points; neither moves with it (invariant 3).
+#[cfg(feature = "stable_deref")]
+unsafe impl stable_deref_trait::StableDeref for View {}
 
 impl Deref for View {
     type Target = [u8];
@@ -101,7 +119,7 @@ impl Deref for View {
             Bytes::Viewed { start, len, .. } => unsafe {
                 std::slice::from_raw_parts(start.as_ptr(), *len)
             },
-            Bytes::Copied(bytes) => bytes,
+            Bytes::Copied(copy) => copy.bytes(),
         }
     }
 }
@@ -143,6 +161,8 @@ pub(crate) struct ViewHome {
     fork: ForkGuard,
     frames: Arc<Frames>,
     folios: Arc<FolioPool>,
+    /// Of the views that are charged copies.
+    pub(super) copies: Arc<Copies>,
 }
 
 const LIVE: u64 = 1 << 63;
@@ -154,6 +174,7 @@ impl ViewHome {
             fork: ForkGuard::new()?,
             frames: Arc::clone(frames),
             folios: Arc::clone(folios),
+            copies: Copies::new(frames)?,
         }))
     }
 
@@ -161,6 +182,11 @@ impl ViewHome {
     pub(crate) fn pages(&self) -> u64 {
         // Relaxed: it steers.
         self.pages.load(Ordering::Relaxed) & !LIVE
+    }
+
+    /// Bytes of views that are charged copies, with what they are charged besides.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copies.bytes()
     }
 
     /// Drops a view of `folio`.
@@ -222,7 +248,7 @@ impl AddressSpace {
         // No folio is larger.
         let len = len.min(BLOCK_SIZE);
         if !iocb.uncached
-            && let Some(view) = self.view_hit(handle, iocb.pos, len)
+            && let Some(view) = self.view_hit(handle, iocb, len, 1)
         {
             iocb.pos += view.len() as u64;
             return Ok(view);
@@ -230,8 +256,15 @@ impl AddressSpace {
         self.view_on(handle, iocb, len)
     }
 
-    fn view_hit(self: &Arc<Self>, handle: &ReadaheadState, pos: u64, len: usize) -> Option<View> {
-        let mm: &Mm = self.mm();
+    /// A view of bytes that are in the cache, at least `least` of them. Does not block.
+    pub(super) fn view_hit(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        iocb: &Iocb,
+        len: usize,
+        least: usize,
+    ) -> Option<View> {
+        let (mm, pos): (&Mm, _) = (self.mm(), iocb.pos);
         mm.check_fork().ok()?;
         let folio = {
             let rcu = rcu::read_lock();
@@ -241,7 +274,7 @@ impl AddressSpace {
         let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
         let identity = locked.identity_at(seen);
         let here = locked.mapping() == self.key() && identity.covers(PageIndex::of(pos));
-        if !here || seen.has(flag::DROPBEHIND) {
+        if !here || seen.has(flag::DROPBEHIND) || identity.bytes() - identity.offset(pos) < least {
             return None;
         }
         let view = self.view_locked(&locked, pos, len).ok()?;
@@ -249,7 +282,7 @@ impl AddressSpace {
             drop(locked);
             self.count_use(FolioUse::Again, pos, view.len());
         } else {
-            self.note_view(handle, &Iocb::at(pos), locked, view.len(), false);
+            self.note_view(handle, iocb, locked, view.len(), false);
         }
         Some(view)
     }
@@ -321,11 +354,25 @@ impl AddressSpace {
         iocb: &mut Iocb,
         len: usize,
     ) -> Result<View, Errno> {
+        match self.view_in_place(handle, iocb, len)? {
+            Ok(view) => Ok(view),
+            Err(len) => self.view_copy(handle, iocb, len),
+        }
+    }
+
+    /// As [`AddressSpace::view`], but for copies: of how many bytes there should be one.
+    #[cold]
+    pub(super) fn view_in_place(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        iocb: &mut Iocb,
+        len: usize,
+    ) -> Result<Result<View, usize>, Errno> {
         self.mm().check_fork()?;
         let pos = iocb.pos;
         let left = self.left(pos, len);
         if left == 0 {
-            return Ok(View::copied([]));
+            return Ok(Ok(View::empty()));
         }
         let uncached = iocb
             .uncached
@@ -360,17 +407,14 @@ impl AddressSpace {
         if let Some(behind) = behind {
             self.follow_miss(iocb, behind);
         }
-        match taken {
-            Ok(view) => {
-                iocb.pos += view.len() as u64;
-                if let Some(uncached) = uncached {
-                    // What it brought in is the view's alone from now on.
-                    self.note_uncached_copy(&uncached, pos..iocb.pos, view.len() == left);
-                }
-                Ok(view)
+        if let Ok(view) = &taken {
+            iocb.pos += view.len() as u64;
+            if let Some(uncached) = uncached {
+                // What it brought in is the view's alone from now on.
+                self.note_uncached_copy(&uncached, pos..iocb.pos, view.len() == left);
             }
-            Err(len) => self.view_copy(handle, iocb, len),
         }
+        Ok(taken)
     }
 
     fn view_copy(
@@ -383,7 +427,7 @@ impl AddressSpace {
         let (pos, mut bytes) = (iocb.pos, vec![0; len]);
         let read = self.read(handle, iocb, &mut IovIter::destination(&mut bytes));
         bytes.truncate(read.inspect_err(|_| iocb.pos = pos)?);
-        Ok(View::copied(bytes))
+        Ok(View::copied(HeapCopy::uncharged(bytes.into())))
     }
 }
 
