@@ -12,16 +12,20 @@
 //!
 //! # Locking
 //!
-//! *Protects*: the list of file systems. *Order*: before everything below. *May block*: a
+//! *Protects*: `mounts` the list of file systems, `files` the opening of files and directories, see [`single`]. *Order*: before everything below. *May block*: a
 //! directory is opened under it.
 //!
 //! [`File`]: crate::File
+
+mod single;
+
+pub use single::FileOptions;
 
 use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::{Holder, Mm, MmStats as CacheStats};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, OFlags};
+use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
 use foliocache_vfs::FileSystem;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -52,6 +56,8 @@ impl RefUnwindSafe for Cache {}
 
 struct Inner {
     mm: Arc<Mm>,
+    /// Held while a file is opened without its directory, or a directory.
+    files: Mutex<()>,
     mounts: Mutex<Vec<Mounted>>,
     /// The same without their directories, for the exit of the process.
     at_exit: Arc<exit::Mounts>,
@@ -64,6 +70,8 @@ type Identity = (u64, u64);
 struct Mounted {
     /// The directory, the one that holds it, and so on up to the root.
     ancestry: Vec<Identity>,
+    /// It was asked for, and is locked as a whole. Else it serves single files.
+    is_directory: bool,
     mount: Arc<VfsMount>,
 }
 
@@ -95,6 +103,7 @@ impl Cache {
         Self {
             inner: Arc::new(ParentOnly::new(Inner {
                 mm,
+                files: Mutex::default(),
                 mounts: Mutex::new(Vec::new()),
                 at_exit: Arc::default(),
             })),
@@ -116,8 +125,8 @@ impl Cache {
     /// calls have to wait.
     ///
     /// # Errors
-    /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above or below one that is in use;
-    /// for one below use [`Directory::open_dir`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
+    /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above or below one that is in use,
+    /// and for one above a file that is open by [`Cache::file`]; for one below use [`Directory::open_dir`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
     /// [`DirectoryOptions::ignore_lock`].
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
         self.directory_with(path, DirectoryOptions::new())
@@ -143,11 +152,13 @@ impl Cache {
             path: path.to_owned(),
             errno,
         })?;
+        let _files = self.inner.files.lock();
         let mut mounts = self.inner.mounts.lock();
+        let directories = || mounts.iter().filter(|used| used.is_directory);
         let overlaps = |used: &&Mounted| {
             ancestry.contains(&used.ancestry[0]) || used.ancestry.contains(&ancestry[0])
         };
-        if let Some(used) = mounts.iter().find(overlaps) {
+        if let Some(used) = directories().find(overlaps) {
             if used.ancestry[0] == ancestry[0] {
                 if !read_only {
                     used.mount.lock(ignore_lock)?;
@@ -159,6 +170,13 @@ impl Cache {
                 used: used.mount.path.clone(),
             });
         }
+        let held = |used: &Mounted| used.mount.held_below(ancestry[0]);
+        if let Some(used) = mounts.iter().find_map(held) {
+            return Err(Error::Overlap {
+                path: path.to_owned(),
+                used: used.into(),
+            });
+        }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
         let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
         if !read_only {
@@ -166,7 +184,11 @@ impl Cache {
         }
         let directory = Directory::root(&mount, read_only)?;
         self.inner.at_exit.lock().push(Arc::downgrade(&mount));
-        mounts.push(Mounted { ancestry, mount });
+        mounts.push(Mounted {
+            ancestry,
+            is_directory: true,
+            mount,
+        });
         Ok(directory)
     }
 
@@ -367,7 +389,12 @@ impl fmt::Debug for Cache {
 /// Who the directory at `path` is, and all those above it.
 fn ancestry(path: &Path) -> Result<Vec<Identity>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let mut directory = fd::open(path, flags, 0)?;
+    ancestry_of(fd::open(path, flags, 0)?)
+}
+
+/// As [`ancestry`], of an open directory.
+fn ancestry_of(mut directory: OwnedFd) -> Result<Vec<Identity>, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut ancestry = Vec::new();
     loop {
         let stat = fd::fstat(directory.as_fd())?;

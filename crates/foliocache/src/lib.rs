@@ -112,7 +112,7 @@ pub use asynch::{AsyncDirectory, AsyncFile, AsyncOpenOptions, AsyncReadDir, Asyn
 pub use attributes::{FileTimes, Permissions};
 pub use batch::ReadRequest;
 pub use builder::CacheBuilder;
-pub use cache::Cache;
+pub use cache::{Cache, FileOptions};
 pub use directory::Directory;
 pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
