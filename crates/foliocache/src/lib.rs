@@ -26,7 +26,8 @@
 //! ```text
 //!  Cache ──directory, memfs──▶ Directory ──open, create, append──▶ File
 //!    │ one memory bound           │ names, beneath one directory      │ read_at, write_at, sync_data
-//!    └─ several file systems      └─ read_dir, rename, …              └─ std::io::{Read, Write, Seek}
+//!    ├─ several file systems      └─ read_dir, rename, …              └─ std::io::{Read, Write, Seek}
+//!    └─file, adopt──▶ File, without its directory
 //! ```
 //!
 //! - **The bound is hard.** Cached pages, data in flight and the cache's own tables together stay within

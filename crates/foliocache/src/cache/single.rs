@@ -25,7 +25,7 @@ use foliocache_fs::{DirFs, DirFsError, DirFsOptions};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, FileKind, OFlags, OwnedFd, Stat};
 use foliocache_sys::{Errno, dir};
-use foliocache_vfs::{FileSystem, OpenFile, OpenFlags, OpenHow};
+use foliocache_vfs::{OpenFile, OpenFlags, OpenHow};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -280,10 +280,18 @@ impl Cache {
         let _files = self.inner.files.lock();
         for _ in 0..MAX_RACES {
             let (name, stat) = follow(path, &how).map_err(failed)?;
+            let how = OpenHow {
+                create: how.create && stat.is_none(),
+                ..how
+            };
             let opened = self.open_name(&name, stat.as_ref(), how, options.ignore_lock);
+            let is_gone = |error: &Error| error.errno() == Errno::ENOENT && stat.is_some();
             let (open, source) = match opened {
                 // A name that others change: a link by now, or another file.
-                Err(error) if matches!(error.errno(), Errno::ESTALE | Errno::ELOOP) => continue,
+                Err(error) if matches!(error.errno(), Errno::ESTALE | Errno::ELOOP) => {
+                    continue;
+                }
+                Err(error) if is_gone(&error) => continue,
                 Err(Error::Path { errno, .. }) => return Err(failed(errno)),
                 opened => opened?,
             };
@@ -362,12 +370,13 @@ impl Cache {
             path: path(),
             errno,
         };
-        if let Some((open, source)) = stat.and_then(|stat| self.open_known(stat, how)) {
+        let (source, below) = self.source_of(name)?;
+        let known = |stat| self.open_known(stat, how, Some(&source.mount));
+        if let Some((open, source)) = stat.and_then(known) {
             let open = open.map_err(failed)?;
             self.hold(&source, &open, name, ignore_lock)?;
             return Ok((open, source));
         }
-        let (source, below) = self.source_of(name)?;
         if source.is_directory && how.flags.write {
             source.mount.lock(ignore_lock)?;
         }
@@ -388,29 +397,43 @@ impl Cache {
         Ok((open, source))
     }
 
-    /// Opens a file that is open through any of the file systems by its inode.
-    fn open_known(&self, stat: &Stat, how: OpenHow) -> Option<(Result<OpenFile, Errno>, Source)> {
+    /// Opens a file that is open through any file system but `except`, by its inode.
+    fn open_known(
+        &self,
+        stat: &Stat,
+        how: OpenHow,
+        except: Option<&Arc<VfsMount>>,
+    ) -> Option<(Result<OpenFile, Errno>, Source)> {
         let flags = OpenFlags {
             truncate: false,
             ..how.flags
         };
-        let mounts = self.inner.mounts.lock();
-        let mut sources = mounts.iter().map(|used| (used.is_directory, &used.mount));
-        sources.find_map(|(is_directory, mount)| {
-            let Backing::Directory(fs) = mount.backing() else {
-                return None;
-            };
-            let inode = fs.held_inode(stat)?;
-            let mount = Arc::clone(mount);
-            let open = fs.open(&mount.ctx, &inode, flags);
-            Some((
-                open,
-                Source {
-                    mount,
-                    is_directory,
-                },
-            ))
-        })
+        let (source, inode) = {
+            let mounts = self.inner.mounts.lock();
+            let mut others = mounts
+                .iter()
+                .filter(|used| !except.is_some_and(|it| Arc::ptr_eq(it, &used.mount)));
+            others.find_map(|used| {
+                let Backing::Directory(fs) = used.mount.backing() else {
+                    return None;
+                };
+                let inode = fs.inode_in_use(stat)?;
+                let source = Source {
+                    mount: Arc::clone(&used.mount),
+                    is_directory: used.is_directory,
+                };
+                Some((source, inode))
+            })?
+        };
+        let mount = &source.mount;
+        let open = mount.super_block().and_then(|names| {
+            let open = names.fs().open(&mount.ctx, &inode, flags)?;
+            if flags.write {
+                names.tell_of_writer(&inode);
+            }
+            Ok(open)
+        });
+        Some((open, source))
     }
 
     /// Keeps others from writing to a file that was opened, as long as that is needed.
@@ -515,7 +538,7 @@ impl Cache {
             flags,
             ..open_options::NOTHING
         };
-        if let Some((open, source)) = self.open_known(stat, how) {
+        if let Some((open, source)) = self.open_known(stat, how, None) {
             let open = open.map_err(failed)?;
             self.hold(&source, &open, &nowhere, false)?;
             return Ok((open, source));

@@ -296,15 +296,12 @@ impl DirFs {
         }
     }
 
-    /// The inode of a file with these attributes, if it is held here.
-    pub fn held_inode(&self, stat: &Stat) -> Option<SlabArc<Inode>> {
-        let held = self.shared.held.as_ref()?;
+    /// The inode of a regular file with these attributes, if it is open here, or some of it is not durable.
+    pub fn inode_in_use(&self, stat: &Stat) -> Option<SlabArc<Inode>> {
         let inode = self.inodes.find(&Identity::of(stat))?;
-        let is_held = held
-            .files
-            .lock()
-            .contains_key(&DirNode::of(&inode).ok()?.id);
-        is_held.then_some(inode)
+        let file = DirNode::of(&inode).ok()?.regular()?;
+        let is_open = file.opens.lock().handles > 0;
+        (is_open || file.has_descriptors()).then_some(inode)
     }
 
     /// A file that is held below the directory with this device and inode number.
@@ -375,6 +372,9 @@ impl DirNode {
             && let Some(inode) = inodes.find(&self.identity)
         {
             inodes.orphan(&inode);
+            // The inode itself may wait for readers.
+            self.shared.path_fds.remove(self.id);
+            self.detach();
         }
     }
 }
@@ -385,6 +385,7 @@ impl NodeOps {
     /// Context: no lock held; may block on I/O.
     pub(super) fn sync_held(&self) {
         if self.shared.held.is_some()
+            && !self.is_unlinked()
             && let Some(mapping) = self.file().mapping()
             && (mapping.is_dirty() || self.file().unflushed())
         {
