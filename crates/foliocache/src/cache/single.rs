@@ -182,7 +182,7 @@ impl Name {
     }
 
     /// The path from the directory that is `depth` above.
-    fn from_above(&self, depth: usize) -> Result<PathBuf, Errno> {
+    fn path_below(&self, depth: usize) -> Result<PathBuf, Errno> {
         let names: Vec<_> = self.directory.iter().skip(1).collect();
         let first = names.len().checked_sub(depth).ok_or(Errno::ENOENT)?;
         let mut path: PathBuf = names[first..].iter().collect();
@@ -304,7 +304,7 @@ impl Cache {
         Err(failed(Errno::ESTALE))
     }
 
-    /// Takes over a descriptor of a regular file, which was opened elsewhere: by another process, say. What it was opened for decides
+    /// Takes over a descriptor of a regular file, such as a [`std::fs::File`], which was opened elsewhere: by another process, say. What it was opened for decides
     /// what the handle may do. Caching replaces `O_DIRECT`.
     ///
     /// As [`Cache::file`]: the same file as by its names, with the same lock. If a name leads to it, the file is opened by
@@ -315,9 +315,12 @@ impl Cache {
     /// # Errors
     /// [`Error::Unsupported`] for an `O_PATH` descriptor, and for one of no regular file. `EACCES` if it was opened for writing alone, and
     /// may not be opened for reading. Those of [`Cache::file`].
-    pub fn adopt(&self, file: std::fs::File) -> Result<File> {
+    pub fn adopt(&self, file: impl Into<OwnedFd>) -> Result<File> {
+        self.adopt_descriptor(file.into())
+    }
+
+    fn adopt_descriptor(&self, file: OwnedFd) -> Result<File> {
         self.check(Operation::Open)?;
-        let file = OwnedFd::from(file);
         let path = fd::real_path(file.as_fd()).unwrap_or_default();
         let failed = |errno| Error::Path {
             operation: Operation::Open,
@@ -480,10 +483,10 @@ impl Cache {
                 mount,
                 is_directory: true,
             };
-            return Ok((source, name.from_above(depth).map_err(failed)?));
+            return Ok((source, name.path_below(depth).map_err(failed)?));
         }
         let depth = name.top();
-        let below = name.from_above(depth).map_err(failed)?;
+        let below = name.path_below(depth).map_err(failed)?;
         let top = name.above[depth];
         let is_it = |used: &&Mounted| !used.is_directory && used.ancestry[0] == top;
         let mount = match mounts.iter().find(is_it) {
