@@ -117,7 +117,8 @@ impl Cache {
 
     /// A local directory, seen through the cache.
     ///
-    /// The same directory opened twice is one file system, with the options of the first call. Two options are different:
+    /// The same directory opened twice is one file system, with the options of the first call; so is a directory below, as by
+    /// [`Directory::open_dir`]. Two options are different:
     /// each handle has its own [`read_only`](DirectoryOptions::read_only), and [`ignore_lock`](DirectoryOptions::ignore_lock) counts the first
     /// time that the directory is opened for writing. The file system and its cached pages stay until the cache goes.
     ///
@@ -125,8 +126,8 @@ impl Cache {
     /// calls have to wait.
     ///
     /// # Errors
-    /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above or below one that is in use,
-    /// and for one above a file that is open by [`Cache::file`]; for one below use [`Directory::open_dir`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
+    /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above one that is in use,
+    /// or below it on another mounted file system, and for one above a file that is open by [`Cache::file`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
     /// [`DirectoryOptions::ignore_lock`].
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
         self.directory_with(path, DirectoryOptions::new())
@@ -159,11 +160,23 @@ impl Cache {
             ancestry.contains(&used.ancestry[0]) || used.ancestry.contains(&ancestry[0])
         };
         if let Some(used) = directories().find(overlaps) {
-            if used.ancestry[0] == ancestry[0] {
+            let depth = ancestry.iter().position(|above| *above == used.ancestry[0]);
+            // What is mounted below may be left out there.
+            let is_there = |_: &usize| ancestry[0].0 == used.ancestry[0].0;
+            if let Some(depth) = depth.filter(is_there) {
                 if !read_only {
                     used.mount.lock(ignore_lock)?;
                 }
-                return Directory::root(&used.mount, read_only);
+                let top = Directory::root(&used.mount, read_only)?;
+                if depth == 0 {
+                    return Ok(top);
+                }
+                let below = single::below(path, depth).map_err(|errno| Error::Path {
+                    operation: Operation::Mount,
+                    path: path.to_owned(),
+                    errno,
+                })?;
+                return top.open_dir(below);
             }
             return Err(Error::Overlap {
                 path: path.to_owned(),

@@ -183,9 +183,7 @@ impl Name {
 
     /// The path from the directory that is `depth` above.
     fn path_below(&self, depth: usize) -> Result<PathBuf, Errno> {
-        let names: Vec<_> = self.directory.iter().skip(1).collect();
-        let first = names.len().checked_sub(depth).ok_or(Errno::ENOENT)?;
-        let mut path: PathBuf = names[first..].iter().collect();
+        let mut path = last_names(&self.directory, depth)?;
         path.push(&self.name);
         Ok(path)
     }
@@ -201,6 +199,20 @@ impl Name {
         };
         (0..same.count()).rev().find(may_read).unwrap_or(0)
     }
+}
+
+/// The last `depth` names of a real path.
+fn last_names(path: &Path, depth: usize) -> Result<PathBuf, Errno> {
+    let names: Vec<_> = path.iter().skip(1).collect();
+    let first = names.len().checked_sub(depth).ok_or(Errno::ENOENT)?;
+    Ok(names[first..].iter().collect())
+}
+
+/// The path of a directory from the one that is `depth` above it.
+pub(super) fn below(directory: &Path, depth: usize) -> Result<PathBuf, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let directory = fd::open(directory, flags, 0)?;
+    last_names(&fd::real_path(directory.as_fd())?, depth)
 }
 
 /// Where the file at `path` is, or is to be made; with its attributes, if it is there.
@@ -542,9 +554,16 @@ impl Cache {
             ..open_options::NOTHING
         };
         if let Some((open, source)) = self.open_known(stat, how, None) {
-            let open = open.map_err(failed)?;
-            self.hold(&source, &open, &nowhere, false)?;
-            return Ok((open, source));
+            let open = open.map_err(&failed);
+            let held = open.and_then(|open| {
+                self.hold(&source, &open, &nowhere, false)?;
+                Ok(open)
+            });
+            match held {
+                // It was just let go of.
+                Err(error) if error.errno() == Errno::ESTALE => {}
+                held => return Ok((held?, source)),
+            }
         }
         let mount = {
             let mut mounts = self.inner.mounts.lock();
