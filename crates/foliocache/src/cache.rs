@@ -19,8 +19,6 @@
 
 mod single;
 
-pub use single::FileOptions;
-
 use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::{Holder, Mm, MmStats as CacheStats};
 use foliocache_sync::{Arc, Mutex};

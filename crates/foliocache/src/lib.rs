@@ -92,6 +92,7 @@ mod directory_options;
 mod error;
 mod exit;
 mod file;
+mod file_options;
 mod io_options;
 mod joined;
 mod mapping;
@@ -113,11 +114,12 @@ pub use asynch::{AsyncDirectory, AsyncFile, AsyncOpenOptions, AsyncReadDir, Asyn
 pub use attributes::{FileTimes, Permissions};
 pub use batch::ReadRequest;
 pub use builder::CacheBuilder;
-pub use cache::{Cache, FileOptions};
+pub use cache::Cache;
 pub use directory::Directory;
 pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::File;
+pub use file_options::FileOptions;
 #[doc(inline)]
 pub use foliocache_fs::{
     DirFsError as DirectoryError, DirFsStats as DirectoryStats, Fallback, WritebackAtClose,

@@ -217,7 +217,7 @@ pub enum DirFsError {
     /// Another cache writes to the directory; or it is locked by a child process of one that died, or by another program.
     #[error(
         "{} is open for writing in another cache, of this process or another, or locked by a child process of one that \
-         died, or by another program (flock): what one cache writes could undo what the other made durable", .path.display()
+         died, or by another program (flock, fcntl): what one cache writes could undo what the other made durable", .path.display()
     )]
     Locked {
         /// The directory.
