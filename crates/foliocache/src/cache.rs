@@ -12,16 +12,18 @@
 //!
 //! # Locking
 //!
-//! *Protects*: the list of file systems. *Order*: before everything below. *May block*: a
+//! *Protects*: `mounts` the list of file systems, `files` the opening of files and directories, see [`single`]. *Order*: before everything below. *May block*: a
 //! directory is opened under it.
 //!
 //! [`File`]: crate::File
+
+mod single;
 
 use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::{Holder, Mm, MmStats as CacheStats};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, OFlags};
+use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
 use foliocache_vfs::FileSystem;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -52,6 +54,8 @@ impl RefUnwindSafe for Cache {}
 
 struct Inner {
     mm: Arc<Mm>,
+    /// Held while a file is opened without its directory, or a directory.
+    files: Mutex<()>,
     mounts: Mutex<Vec<Mounted>>,
     /// The same without their directories, for the exit of the process.
     at_exit: Arc<exit::Mounts>,
@@ -64,6 +68,8 @@ type Identity = (u64, u64);
 struct Mounted {
     /// The directory, the one that holds it, and so on up to the root.
     ancestry: Vec<Identity>,
+    /// It was asked for, and is locked as a whole. Else it serves single files.
+    is_directory: bool,
     mount: Arc<VfsMount>,
 }
 
@@ -95,6 +101,7 @@ impl Cache {
         Self {
             inner: Arc::new(ParentOnly::new(Inner {
                 mm,
+                files: Mutex::default(),
                 mounts: Mutex::new(Vec::new()),
                 at_exit: Arc::default(),
             })),
@@ -108,7 +115,8 @@ impl Cache {
 
     /// A local directory, seen through the cache.
     ///
-    /// The same directory opened twice is one file system, with the options of the first call. Two options are different:
+    /// The same directory opened twice is one file system, with the options of the first call; so is a directory below, as by
+    /// [`Directory::open_dir`]. Two options are different:
     /// each handle has its own [`read_only`](DirectoryOptions::read_only), and [`ignore_lock`](DirectoryOptions::ignore_lock) counts the first
     /// time that the directory is opened for writing. The file system and its cached pages stay until the cache goes.
     ///
@@ -116,8 +124,8 @@ impl Cache {
     /// calls have to wait.
     ///
     /// # Errors
-    /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above or below one that is in use;
-    /// for one below use [`Directory::open_dir`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
+    /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above one that is in use,
+    /// or below it on another mounted file system, and for one above a file that is open by [`Cache::file`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
     /// [`DirectoryOptions::ignore_lock`].
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
         self.directory_with(path, DirectoryOptions::new())
@@ -143,20 +151,41 @@ impl Cache {
             path: path.to_owned(),
             errno,
         })?;
+        let _files = self.inner.files.lock();
         let mut mounts = self.inner.mounts.lock();
+        let directories = || mounts.iter().filter(|used| used.is_directory);
         let overlaps = |used: &&Mounted| {
             ancestry.contains(&used.ancestry[0]) || used.ancestry.contains(&ancestry[0])
         };
-        if let Some(used) = mounts.iter().find(overlaps) {
-            if used.ancestry[0] == ancestry[0] {
+        if let Some(used) = directories().find(overlaps) {
+            let depth = ancestry.iter().position(|above| *above == used.ancestry[0]);
+            // What is mounted below may be left out there.
+            let is_there = |_: &usize| ancestry[0].0 == used.ancestry[0].0;
+            if let Some(depth) = depth.filter(is_there) {
                 if !read_only {
                     used.mount.lock(ignore_lock)?;
                 }
-                return Directory::root(&used.mount, read_only);
+                let top = Directory::root(&used.mount, read_only)?;
+                if depth == 0 {
+                    return Ok(top);
+                }
+                let below = single::below(path, depth).map_err(|errno| Error::Path {
+                    operation: Operation::Mount,
+                    path: path.to_owned(),
+                    errno,
+                })?;
+                return top.open_dir(below);
             }
             return Err(Error::Overlap {
                 path: path.to_owned(),
                 used: used.mount.path.clone(),
+            });
+        }
+        let held = |used: &Mounted| used.mount.held_below(ancestry[0]);
+        if let Some(used) = mounts.iter().find_map(held) {
+            return Err(Error::Overlap {
+                path: path.to_owned(),
+                used: used.into(),
             });
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
@@ -166,7 +195,11 @@ impl Cache {
         }
         let directory = Directory::root(&mount, read_only)?;
         self.inner.at_exit.lock().push(Arc::downgrade(&mount));
-        mounts.push(Mounted { ancestry, mount });
+        mounts.push(Mounted {
+            ancestry,
+            is_directory: true,
+            mount,
+        });
         Ok(directory)
     }
 
@@ -367,7 +400,12 @@ impl fmt::Debug for Cache {
 /// Who the directory at `path` is, and all those above it.
 fn ancestry(path: &Path) -> Result<Vec<Identity>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let mut directory = fd::open(path, flags, 0)?;
+    ancestry_of(fd::open(path, flags, 0)?)
+}
+
+/// As [`ancestry`], of an open directory.
+fn ancestry_of(mut directory: OwnedFd) -> Result<Vec<Identity>, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut ancestry = Vec::new();
     loop {
         let stat = fd::fstat(directory.as_fd())?;

@@ -85,8 +85,8 @@ pub enum Error {
     /// A directory cannot be used as the store of a file system.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// A directory lies above or below one that the cache already uses: the same file would be cached twice, by two file
-    /// systems.
+    /// A directory lies above a directory or a file that the cache already uses, or below one on another mounted file system: the same
+    /// file would be cached twice, by two file systems.
     #[error("{} overlaps {}, which the cache uses already", .path.display(), .used.display())]
     Overlap {
         /// The directory asked for.

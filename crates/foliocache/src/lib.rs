@@ -26,7 +26,8 @@
 //! ```text
 //!  Cache ──directory, memfs──▶ Directory ──open, create, append──▶ File
 //!    │ one memory bound           │ names, beneath one directory      │ read_at, write_at, sync_data
-//!    └─ several file systems      └─ read_dir, rename, …              └─ std::io::{Read, Write, Seek}
+//!    ├─ several file systems      └─ read_dir, rename, …              └─ std::io::{Read, Write, Seek}
+//!    └─file, adopt──▶ File, without its directory
 //! ```
 //!
 //! - **The bound is hard.** Cached pages, data in flight and the cache's own tables together stay within
@@ -97,6 +98,7 @@ mod directory_options;
 mod error;
 mod exit;
 mod file;
+mod file_options;
 mod io_options;
 mod joined;
 mod mapping;
@@ -123,6 +125,7 @@ pub use directory::Directory;
 pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::{File, ViewRequest};
+pub use file_options::FileOptions;
 #[doc(inline)]
 pub use foliocache_fs::{
     DirFsError as DirectoryError, DirFsStats as DirectoryStats, Fallback, WritebackAtClose,

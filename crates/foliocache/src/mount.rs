@@ -120,6 +120,14 @@ impl VfsMount {
         }
     }
 
+    /// A file that is open without its directory and lies below this one, see [`DirFs::held_below`].
+    pub(crate) fn held_below(&self, directory: (u64, u64)) -> Option<String> {
+        match self.backing() {
+            Backing::Directory(fs) => fs.held_below(directory),
+            Backing::Memory(_) => None,
+        }
+    }
+
     /// What became known of panics in the cache's threads.
     pub(crate) fn panics(&self) -> &Panics {
         self.backing().bdi().mm().panics()

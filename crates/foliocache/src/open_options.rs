@@ -1,7 +1,7 @@
 //! How a file is opened.
 
 use foliocache_sys::Errno;
-use foliocache_vfs::OpenHow;
+use foliocache_vfs::{OpenFlags, OpenHow};
 use std::path::Path;
 
 use crate::directory::Directory;
@@ -34,11 +34,7 @@ impl<'a> OpenOptions<'a> {
     pub(crate) fn new(directory: &'a Directory) -> Self {
         Self {
             directory,
-            how: OpenHow {
-                follow: true,
-                mode: 0o666,
-                ..OpenHow::default()
-            },
+            how: NOTHING,
         }
     }
 
@@ -114,19 +110,40 @@ impl<'a> OpenOptions<'a> {
 
     /// The options, if they go together.
     pub(crate) fn checked(&self) -> Result<OpenHow, Errno> {
-        let mut how = self.how;
-        let flags = &mut how.flags;
-        let truncate = flags.truncate;
-        flags.truncate &= !how.exclusive;
-        if truncate && (!flags.write || (flags.append && !how.exclusive)) {
-            return Err(Errno::EINVAL);
-        }
-        flags.write |= flags.append;
-        how.create |= how.exclusive;
-        let useless = !(flags.read || flags.write);
-        if useless || (how.create && !flags.write) {
-            return Err(Errno::EINVAL);
-        }
-        Ok(how)
+        checked(self.how)
     }
+}
+
+/// How files are opened before anything is said of it.
+pub(crate) const NOTHING: OpenHow = OpenHow {
+    flags: OpenFlags {
+        read: false,
+        write: false,
+        append: false,
+        truncate: false,
+        uncached: false,
+        direct: false,
+        append_only: false,
+    },
+    create: false,
+    exclusive: false,
+    follow: true,
+    mode: 0o666,
+};
+
+/// The options, if they go together.
+pub(crate) fn checked(mut how: OpenHow) -> Result<OpenHow, Errno> {
+    let flags = &mut how.flags;
+    let truncate = flags.truncate;
+    flags.truncate &= !how.exclusive;
+    if truncate && (!flags.write || (flags.append && !how.exclusive)) {
+        return Err(Errno::EINVAL);
+    }
+    flags.write |= flags.append;
+    how.create |= how.exclusive;
+    let useless = !(flags.read || flags.write);
+    if useless || (how.create && !flags.write) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(how)
 }

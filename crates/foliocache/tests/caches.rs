@@ -45,11 +45,9 @@ fn the_same_directory_is_one_file_system() {
     again.open("f").unwrap().read_exact_at(&mut buf, 0).unwrap();
     assert_eq!(&buf, b"dirty");
     disk.dir.create_dir("below").unwrap();
-    for overlapping in [disk.source.path().join("below"), "/".into()] {
-        let error = disk.cache.directory(overlapping).unwrap_err();
-        assert!(matches!(error, Error::Overlap { .. }), "{error}");
-        assert_eq!(error.errno(), Errno::EBUSY);
-    }
+    let error = disk.cache.directory("/").unwrap_err();
+    assert!(matches!(error, Error::Overlap { .. }), "{error}");
+    assert_eq!(error.errno(), Errno::EBUSY);
     let other = on_disk();
     disk.cache.directory(other.path()).unwrap();
     let error = disk.cache.directory(disk.source.path().join("f"));
@@ -59,6 +57,27 @@ fn the_same_directory_is_one_file_system() {
         error.to_string(),
         "cannot use as a directory /no/such: ENOENT: No such file or directory"
     );
+}
+
+#[test]
+fn a_directory_below_one_in_use_shares_its_files() {
+    let disk = Disk::new(16);
+    disk.dir.create_dir_all("a/b").unwrap();
+    let file = disk.dir.create("a/b/f").unwrap();
+    file.write_all_at(b"dirty", 0).unwrap();
+    let link = disk.in_source("link");
+    std::os::unix::fs::symlink("a/b", &link).unwrap();
+    for path in [disk.in_source("a/b"), disk.in_source("a/../a/b/."), link] {
+        let below = disk.cache.directory(path).unwrap();
+        assert_eq!(below.read("f").unwrap(), b"dirty");
+        assert!(matches!(below.open("../b/f"), Err(Error::Escape { .. })));
+        assert_eq!(below.path(), disk.in_source("a/b"));
+    }
+    let read_only = DirectoryOptions::new().read_only(true);
+    let below = disk.cache.directory_with(disk.in_source("a"), read_only);
+    let error = below.unwrap().create("new").unwrap_err();
+    assert_eq!(error.errno(), Errno::EROFS);
+    assert_eq!(disk.cache.stats().unwrap().files.resident_pages, 1);
 }
 
 /// Each would undo what the other made durable.

@@ -2,7 +2,7 @@
 //!
 //! A program of its own, because it lowers the limit of the whole process.
 
-use foliocache::Cache;
+use foliocache::{Cache, File, FileOptions};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -207,5 +207,47 @@ fn files_that_cannot_give_way_leave_descriptors_for_names() {
     held.truncate(held.len() / 2);
     let file = directory.create("new").unwrap();
     file.append_all(b"data").unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Files without their directories: those that are read give way, and one that is written keeps the descriptor of its lock.
+#[test]
+fn single_files_give_way_but_for_their_locks() {
+    const READ: usize = 1000;
+    let _one = few_descriptors();
+    let cache = Cache::builder().memory("64M").build().unwrap();
+    let source = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |nr: usize| source.path().join(nr.to_string());
+    (0..READ).for_each(|nr| std::fs::write(path(nr), nr.to_string()).unwrap());
+    let expect = |file: &File, nr: usize| {
+        let mut bytes = vec![0; file.len() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, nr.to_string().as_bytes());
+    };
+    let read = |nr| cache.file(path(nr), FileOptions::new().read(true)).unwrap();
+    let mut files: Vec<_> = (0..READ).map(read).collect();
+    (files.iter().enumerate()).for_each(|(nr, file)| expect(file, nr));
+    files.truncate(10);
+    let mut options = FileOptions::new();
+    options.read(true).write(true);
+    let mut locked = Vec::new();
+    let refused = loop {
+        let nr = locked.len();
+        match cache.file(path(nr), &options) {
+            Ok(file) => {
+                file.write_all_at(nr.to_string().as_bytes(), 0).unwrap();
+                file.sync_data().unwrap();
+                locked.push(file);
+            }
+            Err(error) => break std::io::Error::from(error),
+        }
+    };
+    assert_eq!(refused.raw_os_error(), Some(24), "EMFILE: {refused}");
+    assert!(locked.len() > LIMIT as usize / 2, "{}", locked.len());
+    (files.iter().enumerate()).for_each(|(nr, file)| expect(file, nr));
+    (locked.iter().enumerate()).for_each(|(nr, file)| expect(file, nr));
+    locked.truncate(locked.len() / 2);
+    let file = cache.file(path(READ - 1), &options).unwrap();
+    file.write_all_at(b"x", 0).unwrap();
     file.sync_all().unwrap();
 }

@@ -10,7 +10,7 @@ mod common;
 
 use common::executor::{block_on, poll_once};
 use common::{Disk, cache, is_alone, run_alone};
-use foliocache::{Advice, AsyncFile, Errno, File, FileTimes, PinMode, Result};
+use foliocache::{Advice, AsyncFile, Errno, File, FileOptions, FileTimes, PinMode, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
@@ -39,6 +39,12 @@ fn use_after_fork() {
     for file in &files {
         file.write_all_at(b"the parent's", 0).unwrap();
     }
+    let elsewhere = common::on_disk();
+    let single = elsewhere.path().join("f");
+    let mut options = FileOptions::new();
+    options.read(true).write(true).create(true);
+    let alone = disk.cache.file(&single, &options).unwrap();
+    alone.write_all_at(b"alone", 0).unwrap();
     disk.dir.remove_file("none").unwrap_err();
     let asynchronous = disk.dir.open("f").unwrap().into_async().unwrap();
     let names = disk.dir.clone().into_async().unwrap();
@@ -138,6 +144,11 @@ fn use_after_fork() {
                 child("walk", walk.next().expect("what is in `d`"));
             }
             child("directory", disk.cache.directory("/"));
+            child("file", disk.cache.file(&single, &options));
+            let adopted = std::fs::File::open(&single).unwrap();
+            child("adopt", disk.cache.adopt(adopted));
+            child("sync_all", alone.sync_all());
+            drop(alone);
             child("memfs", disk.cache.memfs());
             child("set_memory", disk.cache.set_memory("32M"));
             child("stats", disk.cache.stats());
@@ -154,7 +165,7 @@ fn use_after_fork() {
             ));
         }));
         // The directory itself is the parent's to remove.
-        std::mem::forget(disk.source);
+        std::mem::forget((disk.source, elsewhere));
         // SAFETY: always allowed.
         unsafe { libc::_exit(i32::from(told.is_err())) };
     }
@@ -181,6 +192,7 @@ fn use_after_fork() {
     // The lock on the source, too. It goes with the parent's cache, whoever has a copy of its descriptor.
     let other = cache(16);
     other.directory(disk.source.path()).unwrap_err();
+    other.file(&single, &options).unwrap_err();
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -191,6 +203,8 @@ fn use_after_fork() {
     }
     assert!(pid > 0);
     drop(begun);
+    drop(alone);
+    let single = other.file(&single, &options);
     drop((files, asynchronous, names, late, walks, listing, disk.dir));
     disk.cache.close().unwrap();
     let ours = other.directory(disk.source.path());
@@ -199,4 +213,7 @@ fn use_after_fork() {
     // SAFETY: `status` is ours.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     ours.unwrap();
+    let mut bytes = [0; 5];
+    single.unwrap().read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"alone");
 }

@@ -34,12 +34,14 @@ use rustix::io::{ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
 use crate::Errno;
 use crate::clock::Timespec;
 
+mod byte_lock;
 mod extents;
 mod kept;
 mod segment;
 mod stat;
 pub mod xattr;
 
+pub use byte_lock::{access_mode, is_byte_locked, real_path, try_lock_byte, unlock_byte};
 pub use extents::has_own_blocks;
 pub use kept::KeptFds;
 pub use rustix::fs::OFlags;

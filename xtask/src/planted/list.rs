@@ -469,6 +469,13 @@ pub(crate) const BUGS: &[Bug] = &[
     ),
     bug(
         "fs",
+        "file_lock_of_another_ignored",
+        "a second cache writes to a single file",
+        Unit,
+        &["foliocache::single_files::two_caches_do_not_write_to_one_file"],
+    ),
+    bug(
+        "fs",
         "data_given_up_with_the_name",
         "a removal gives up data of a file that is about to be opened",
         Unit,

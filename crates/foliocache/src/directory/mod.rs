@@ -21,7 +21,9 @@ use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{Access, Credentials, Inode, Namei, SlabArc, StatFs, SuperBlock, WalkError};
+use foliocache_vfs::{
+    Access, Credentials, Inode, Namei, OpenFile, OpenHow, SlabArc, StatFs, SuperBlock, WalkError,
+};
 use std::ffi::OsStr;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -271,9 +273,18 @@ impl Directory {
                 _ => Ok(how),
             });
         let how = how.map_err(|errno| self.error(operation, path, errno))?;
-        let open = self.run(operation, path, |namei, path| namei.open(path, how))?;
+        let open = self.open_how(operation, path, how)?;
         let (mount, rights) = (&self.vfs_path.mount, self.rights.clone());
         Ok(File::new(open, mount, rights, self.join(path)))
+    }
+
+    pub(crate) fn open_how(
+        &self,
+        operation: Operation,
+        path: &Path,
+        how: OpenHow,
+    ) -> Result<OpenFile> {
+        self.run(operation, path, |namei, path| namei.open(path, how))
     }
 
     /// A directory below this one. Paths given to it do not leave it.

@@ -389,6 +389,12 @@ impl InodeOperations for DirNode {
         {
             node.closed(last, written);
         }
+        if last
+            && self.shared.held.is_some()
+            && let Ok(node) = NodeOps::of(inode)
+        {
+            node.let_go_closed();
+        }
         self.shared.close_idle(2);
         self.shared.limit_idle();
     }

@@ -232,6 +232,7 @@ impl Shared {
             true => self.idle.requeue(SlabArc::downgrade(node)),
             false => {
                 node.unpin(Some(&mut opens));
+                node.let_go(&opens);
                 self.idle.kept.release(1);
             }
         }
@@ -273,6 +274,9 @@ impl NodeOps {
     pub(super) fn closed(&self, last: bool, written: bool) {
         // Also after a panic.
         let closing = last.then(|| Closing(self));
+        if last {
+            self.sync_held();
+        }
         if !self.is_unlinked() {
             if last && self.write_in_batch() {
                 // The batch closes it.

@@ -16,13 +16,15 @@
 //!
 //! # Limits
 //!
-//! - A cache of a directory above or below is not noticed, nor is one on another machine.
+//! - A cache of a directory above or below is not noticed, nor is one on another machine. One that holds a file below is, see
+//!   [`held`](super::held).
 //! - A child of a fork shares the lock. If the process ends without closing its cache (a signal, abort(3), exit(3)), the
 //!   lock stays until that child has ended or called exec(2).
 //! - Any program may lock the directory with flock(2). Then no cache writes to it, and one by force has no lock.
 //! - A source that may not be read, or whose file system has no such locks (NFS locks no directory), is not locked. A
 //!   warning in the log says so once.
 
+use super::held::{mark_directory, unmark_directory};
 use super::{DirFs, DirFsError};
 use foliocache_mm::Mm;
 use foliocache_sync::Arc;
@@ -42,6 +44,7 @@ impl Drop for SourceLock {
         if self.mm.check_fork().is_ok() {
             // Children may hold the descriptor still.
             let _ = fd::unlock(self.dir.as_fd());
+            unmark_directory(self.dir.as_fd());
         }
     }
 }
@@ -57,6 +60,7 @@ pub(super) struct LockState {
 /// Takes the lock, shared with those that [ignore](DirFs::lock) it.
 fn lock_exclusively(dir: &OwnedFd) -> Result<(), Errno> {
     fd::try_lock(dir.as_fd())?;
+    mark_directory(dir.as_fd(), false)?;
     fd::try_lock_shared(dir.as_fd())
 }
 
@@ -85,6 +89,7 @@ impl DirFs {
                         "another cache writes to this directory: what one of them writes may undo what the other made durable"
                     );
                     fd::try_lock_shared(dir.as_fd())?;
+                    mark_directory(dir.as_fd(), true)?;
                 }
                 done => done?,
             }

@@ -25,6 +25,7 @@
 //! | `watch` | directories in which the kernel tells of changes |
 //! | `loss` | tells of data that is lost |
 //! | `lock` | keeps a second cache from writing to the source |
+//! | `held` | the same of files that are used without their directory |
 //! | `attributes` | `stat`, `setattr` |
 //! | `looks` | what others did to a file |
 //! | `replaced` | names that others give to other files |
@@ -55,6 +56,7 @@ mod attributes;
 mod batch;
 mod ctimes;
 mod file;
+mod held;
 mod identity;
 mod idle;
 mod inodes;
@@ -89,6 +91,7 @@ pub use stats::{DirFsStats, Fallback};
 
 use self::batch::Batches;
 use self::ctimes::Ctimes;
+use self::held::HeldFiles;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::listing::Listings;
@@ -163,6 +166,8 @@ pub struct DirFsOptions {
     pub batch_small_files: bool,
     /// How soon data of a closed file is in the source.
     pub writeback_at_close: WritebackAtClose,
+    /// Files are used one by one: each is locked by itself, see [`DirFs::hold_file`], and the directory is not.
+    pub lock_files: bool,
 }
 
 impl Default for DirFsOptions {
@@ -182,6 +187,7 @@ impl Default for DirFsOptions {
             raise_open_files: false,
             batch_small_files: true,
             writeback_at_close: WritebackAtClose::default(),
+            lock_files: false,
         }
     }
 }
@@ -211,7 +217,7 @@ pub enum DirFsError {
     /// Another cache writes to the directory; or it is locked by a child process of one that died, or by another program.
     #[error(
         "{} is open for writing in another cache, of this process or another, or locked by a child process of one that \
-         died, or by another program (flock): what one cache writes could undo what the other made durable", .path.display()
+         died, or by another program (flock, fcntl): what one cache writes could undo what the other made durable", .path.display()
     )]
     Locked {
         /// The directory.
@@ -260,6 +266,8 @@ struct Shared {
     sync_calls: SyncCalls,
     ctimes: Ctimes,
     shortage: Shortage,
+    /// `None` where the directory is locked.
+    held: Option<HeldFiles>,
     /// The source refuses in time what it has no room for.
     room_is_told: bool,
     /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
@@ -365,7 +373,7 @@ impl DirFs {
             .map(Arc::new);
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
         let batches = Batches::new(mm, root.as_fd(), stat.dev.raw(), kept.clone())
-            .filter(|_| options.batch_small_files && !options.read_only);
+            .filter(|_| options.batch_small_files && !options.read_only && !options.lock_files);
         let sync_calls = SyncCalls::new(root.as_fd(), stat.dev.raw());
         let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
         let inodes = Arc::new(Inodes::new(mm, stat.dev.raw()));
@@ -379,6 +387,7 @@ impl DirFs {
         };
         let watches = watches.ok().map(Arc::new);
         let shortage = Shortage::new(options.exclusive || watches.is_some());
+        let held = options.lock_files.then(HeldFiles::default);
         let shared = Arc::new(Shared {
             root: Arc::new(root),
             name,
@@ -402,6 +411,7 @@ impl DirFs {
             sync_calls,
             ctimes: Ctimes::new(mm),
             shortage,
+            held,
             room_is_told,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
@@ -411,6 +421,9 @@ impl DirFs {
         });
         idle::register(&shared);
         shared.shortage.find_in(&inodes);
+        if let Some(held) = &shared.held {
+            held.find_in(&inodes);
+        }
         let root = names::make_root(&shared, &inodes, &stat);
         Ok(DirFs {
             shared,
@@ -529,6 +542,9 @@ impl Drop for DirFs {
             if let Ok(node) = DirNode::of(&inode) {
                 node.detach();
             }
+        }
+        if let Some(held) = &self.shared.held {
+            held.forget_all();
         }
     }
 }

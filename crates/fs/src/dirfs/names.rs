@@ -29,7 +29,12 @@ pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> S
 }
 
 impl Shared {
-    fn new_inode(self: &Arc<Shared>, ino: u64, stat: &Stat, location: Location) -> Inode {
+    pub(super) fn new_inode(
+        self: &Arc<Shared>,
+        ino: u64,
+        stat: &Stat,
+        location: Location,
+    ) -> Inode {
         let attributes = self.attributes(stat);
         let node = DirNode::new(self, ino, stat, attributes.clone(), location);
         let node = self.nodes.alloc(node);

@@ -538,6 +538,9 @@ impl Drop for DirNode {
             self.shared.ctimes.expected();
         }
         self.shared.path_fds.remove(self.id);
+        if let Some(held) = &self.shared.held {
+            held.forget(self.id);
+        }
         if let Some((directory, watches)) = self.directory().zip(self.shared.watches.as_ref()) {
             watches.remove(&directory.watch);
         }

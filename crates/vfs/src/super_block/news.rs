@@ -110,7 +110,7 @@ impl SuperBlock {
     }
 
     /// This process opens `inode` for writing, by another way than an observer.
-    pub(crate) fn tell_of_writer(&self, inode: &Inode) {
+    pub fn tell_of_writer(&self, inode: &Inode) {
         self.caches
             .observers
             .each(|observer| observer.is_changed(inode));

@@ -120,6 +120,14 @@ impl DirNode {
         Ok(())
     }
 
+    /// A descriptor leads to the file, if no name does.
+    pub(in crate::dirfs) fn pin_to(&self, fd: &Arc<OwnedFd>) {
+        let mut location = self.location.lock();
+        if matches!(&*location, Location::Detached) {
+            *location = Location::Pinned(fd.clone());
+        }
+    }
+
     /// Lets go of a node whose last name others took away, if a descriptor of it tells so; whether that is so. From then on only
     /// its inode keeps it. Without a descriptor nobody could tell it from one that moved, and nothing but memory is kept.
     pub(in crate::dirfs) fn give_up_if_removed(&self) -> bool {
