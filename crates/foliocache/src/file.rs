@@ -7,6 +7,9 @@
 //! no lock and no allocation.
 
 mod attributes;
+mod description;
+pub(crate) mod locks;
+mod outside;
 
 use foliocache_mm::{FileStats, Iocb, IovIter, View};
 use foliocache_sync::cell::OnceLock;
@@ -19,6 +22,7 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
+use self::description::Description;
 use crate::error::{Error, Operation, Result};
 use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
@@ -58,10 +62,9 @@ use crate::rights::Rights;
 /// loses it. One that exits loses it unless the [`Cache`](crate::Cache) was closed or dropped before, or has
 /// [`Cache::close_on_exit`](crate::Cache::close_on_exit).
 pub struct File {
+    /// None before its first use. Dropped before the handle is closed: its locks are of an open file.
+    description: OnceLock<Arc<Description>>,
     open: ParentOnly<OpenFile>,
-    /// Where the traits of `std::io` read and write next, in bytes.
-    /// None before its first use.
-    cursor: OnceLock<Arc<Mutex<u64>>>,
     mount: Arc<VfsMount>,
     rights: Rights,
     path: PathBuf,
@@ -86,17 +89,22 @@ impl File {
         path: PathBuf,
     ) -> Self {
         Self {
+            description: OnceLock::new(),
             open: ParentOnly::new(open),
-            cursor: OnceLock::new(),
             mount: Arc::clone(mount),
             rights,
             path,
         }
     }
 
+    /// What all clones of a handle share.
+    fn description(&self) -> &Arc<Description> {
+        self.description.get_or_init(Arc::default)
+    }
+
     /// The position, shared by all clones of a handle.
-    pub(crate) fn cursor(&self) -> &Arc<Mutex<u64>> {
-        self.cursor.get_or_init(Arc::default)
+    pub(crate) fn cursor(&self) -> &Mutex<u64> {
+        &self.description().position
     }
 
     /// The file's path when it was opened, for messages.
@@ -489,7 +497,7 @@ impl File {
         })
     }
 
-    /// Another handle of the file. Both have one position, as in `std`; readahead is for each by itself, and each is told of a
+    /// Another handle of the file. Both have one position and the same [locks](File#locks), as in `std`; readahead is for each by itself, and each is told of a
     /// failed writeback.
     ///
     /// # Errors
@@ -498,7 +506,7 @@ impl File {
     pub fn try_clone(&self) -> Result<File> {
         let file = self.duplicate();
         let mut file = file.map_err(|errno| self.path_error(Operation::Clone, errno))?;
-        file.cursor = OnceLock::from(Arc::clone(self.cursor()));
+        file.description = OnceLock::from(Arc::clone(self.description()));
         Ok(file)
     }
 

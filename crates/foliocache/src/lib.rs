@@ -117,6 +117,7 @@ pub use directory::Directory;
 pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::File;
+pub use file::locks::TryLockError;
 #[doc(inline)]
 pub use foliocache_fs::{
     DirFsError as DirectoryError, DirFsStats as DirectoryStats, Fallback, WritebackAtClose,
@@ -136,6 +137,8 @@ pub use foliocache_sys::clock::Timespec;
 #[cfg(feature = "cuda")]
 #[doc(inline)]
 pub use foliocache_sys::cuda::DriverError as CudaDriverError;
+#[doc(inline)]
+pub use foliocache_sys::fd::LockKind;
 #[doc(inline)]
 pub use foliocache_sys::uring::EngineStats;
 #[doc(inline)]

@@ -25,6 +25,7 @@
 //! | `watch` | directories in which the kernel tells of changes |
 //! | `loss` | tells of data that is lost |
 //! | `lock` | keeps a second cache from writing to the source |
+//! | `file_locks` | locks of handles, on files of the source |
 //! | `attributes` | `stat`, `setattr` |
 //! | `looks` | what others did to a file |
 //! | `replaced` | names that others give to other files |
@@ -55,6 +56,7 @@ mod attributes;
 mod batch;
 mod ctimes;
 mod file;
+mod file_locks;
 mod identity;
 mod idle;
 mod inodes;
@@ -262,6 +264,8 @@ struct Shared {
     shortage: Shortage,
     /// The source refuses in time what it has no room for.
     room_is_told: bool,
+    /// Two changes of a file may have one time, see [`file_locks`].
+    has_coarse_stamps: bool,
     /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
     dont_cache_refused: AtomicBool,
     /// Names and attributes of inodes that were evicted before these were durable.
@@ -368,6 +372,7 @@ impl DirFs {
             .filter(|_| options.batch_small_files && !options.read_only);
         let sync_calls = SyncCalls::new(root.as_fd(), stat.dev.raw());
         let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
+        let has_coarse_stamps = file_locks::has_coarse_stamps(root.as_fd());
         let inodes = Arc::new(Inodes::new(mm, stat.dev.raw()));
         let validity = Validity {
             present: options.revalidate_after,
@@ -403,6 +408,7 @@ impl DirFs {
             ctimes: Ctimes::new(mm),
             shortage,
             room_is_told,
+            has_coarse_stamps,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
             forgotten_below: Durability::new(),
