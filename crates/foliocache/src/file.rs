@@ -112,17 +112,6 @@ impl File {
         &self.path
     }
 
-    /// The size in bytes. Neither blocks nor fails.
-    #[doc(alias = "size")]
-    pub fn len(&self) -> u64 {
-        self.open.size()
-    }
-
-    /// Whether the file holds no byte.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub(crate) fn open_file(&self) -> &OpenFile {
         &self.open
     }
@@ -361,7 +350,7 @@ impl File {
     /// As [`File::write_at`].
     pub fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
         let done = self.open.append(buf);
-        done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
+        done.map_err(|errno| self.error(Operation::Append, self.cached_len(), buf.len(), errno))
     }
 
     /// As [`File::append`], all of `buf` in one run: no other append of this cache comes between. Returns where it begins.
@@ -372,7 +361,7 @@ impl File {
     /// As [`File::write_at`]; a first part of `buf` may be in the file then.
     pub fn append_all(&self, buf: &[u8]) -> Result<u64> {
         let done = self.open.append_all(buf);
-        done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
+        done.map_err(|errno| self.error(Operation::Append, self.cached_len(), buf.len(), errno))
     }
 
     /// Makes durable everything that was written to the file before the call, through any handle, with the attributes that are
@@ -588,7 +577,7 @@ impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File")
             .field("path", &self.path)
-            .field("len", &self.len())
+            .field("len", &self.cached_len())
             .finish_non_exhaustive()
     }
 }

@@ -100,6 +100,7 @@ mod open_options;
 mod parent_only;
 mod pin;
 mod raw;
+mod read_batch;
 mod rights;
 mod size;
 #[cfg(feature = "testing")]
@@ -154,5 +155,6 @@ pub use open_options::OpenOptions;
 pub use pin::FolioPin;
 #[cfg(feature = "cuda")]
 pub use pin::{CudaError, CudaPart, CudaPin};
+pub use read_batch::ReadBatch;
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};

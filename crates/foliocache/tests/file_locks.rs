@@ -381,8 +381,7 @@ fn count(way: Way, path: &Path) {
         for (file, pos) in PLACES {
             files[file].write_all_at(&next, pos).unwrap();
         }
-        // Without a flush ours would hold.
-        files[1].sync_data().unwrap();
+        files[1].write_out().unwrap();
         match way {
             Way::CacheWithRanges => files[0].unlock_range(..).unwrap(),
             _ => files[0].unlock().unwrap(),

@@ -181,10 +181,10 @@ pub trait InodeOperations: Any + Send + Sync {
     }
 
     /// Looks at the backing store as an open does: whether others changed the file, and that was taken over. While something of ours
-    /// waits to be written or flushed, ours holds. May block on I/O.
+    /// waits to be written, ours holds. May block on I/O.
     ///
     /// # Errors
-    /// The backing store's.
+    /// The backing store's; `EBUSY` if a change cannot be taken over.
     fn revalidate(&self, _inode: &Inode) -> Result<bool, Errno> {
         Ok(false)
     }

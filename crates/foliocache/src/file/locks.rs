@@ -234,7 +234,7 @@ impl File {
 }
 
 /// Tells a lock of somebody else apart from a failure.
-pub(crate) fn try_lock(lock: impl FnOnce() -> Result<()>) -> Result<(), TryLockError> {
+fn try_lock(lock: impl FnOnce() -> Result<()>) -> Result<(), TryLockError> {
     lock().map_err(|error| match error.errno() {
         Errno::EAGAIN => TryLockError::WouldBlock,
         _ => TryLockError::Error(error),

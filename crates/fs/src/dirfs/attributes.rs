@@ -346,8 +346,8 @@ impl InodeOperations for DirNode {
         self.keep_readable_open()
     }
 
-    fn revalidate(&self, _inode: &Inode) -> Result<bool, Errno> {
-        self.revalidate_open()
+    fn revalidate(&self, inode: &Inode) -> Result<bool, Errno> {
+        NodeOps::of(inode)?.see_others_unless_unwritten()
     }
 
     fn new_locks(&self, inode: &Inode, flags: OpenFlags) -> Result<Box<dyn FileLocks>, Errno> {

@@ -26,14 +26,15 @@
 //! `exclusive` is `Relaxed`: a thread that unlocks for another was told by it that there is a lock.
 
 use super::magic::{BTRFS, EXT4, TMPFS, XFS};
-use super::node::DirNode;
 use super::open_files::OpenFile;
 use super::state::nanoseconds;
 use super::{NodeOps, Shared};
+use foliocache_mm::AddressSpace;
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::time::realtime;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd, Stat};
 use foliocache_vfs::{Contended, FileLocks, OpenFlags};
 use std::ops::Range;
 
@@ -86,7 +87,7 @@ impl Locks {
     /// Context: no lock held; may block on I/O.
     ///
     /// # Errors
-    /// As [`DirNode::open`]; `EMFILE` if hardly a descriptor is left.
+    /// As [`DirNode::open`](super::node::DirNode::open); `EMFILE` if hardly a descriptor is left.
     pub(super) fn new(node: &NodeOps, flags: OpenFlags) -> Result<Locks, Errno> {
         let shared = &node.shared;
         shared.relieve()?;
@@ -132,10 +133,15 @@ impl Locks {
             // Relaxed: see the module's header.
             self.exclusive.store(true, Ordering::Relaxed);
         }
-        match foliocache_sync::planted!(locked_without_a_look) {
-            true => Ok(()),
-            false => self.node.see_others(self.fd.as_fd()),
+        let nobody_else = self.node.shared.options.exclusive;
+        if nobody_else || foliocache_sync::planted!(locked_without_a_look) {
+            return Ok(());
         }
+        // What another thread wrote without a lock goes first.
+        self.node.write_and_wait()?;
+        self.node
+            .see_others(|| fd::fstat(self.fd.as_fd()))
+            .map(drop)
     }
 }
 
@@ -205,37 +211,54 @@ impl Drop for Locks {
 }
 
 impl NodeOps {
-    /// Takes over what others wrote before a lock was had, whose descriptor this is.
+    /// Takes over what others wrote to the source by now, if there is anything: whether there was. What is written of ours is made durable
+    /// before.
     ///
     /// Context: no lock held; may block on I/O.
     ///
     /// # Errors
-    /// Those of the source; `EBUSY` if what they wrote cannot be taken over, because of pins or of threads of this process that go on
-    /// writing.
-    fn see_others(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        if self.shared.options.exclusive {
-            return Ok(());
-        }
+    /// Those of `ask` and of the source; `EBUSY` if what they wrote cannot be taken over, because of pins or of threads of this process
+    /// that go on writing.
+    fn see_others(&self, ask: impl Fn() -> Result<Stat, Errno>) -> Result<bool, Errno> {
+        let file = self.file();
         for _ in 0..ATTEMPTS {
-            self.write_and_wait()?;
-            let file = self.file();
             let look = file.look();
-            let stat = fd::fstat(fd)?;
+            let stat = ask()?;
             if file.is_out_of_sight() || self.shared.may_hide_changes(nanoseconds(stat.mtime)) {
                 file.doubt_data();
             }
             if !file.shows_news_or_change(&stat, look) {
-                return Ok(());
+                return Ok(false);
             }
             if let Some(mapping) = file.mapping().filter(|mapping| mapping.is_dirty()) {
                 mapping.sync()?;
             }
             let opens = file.opens.lock();
-            if self.revalidate(Some(&opens), || fd::fstat(fd))? != Looked::OursHolds {
-                return Ok(());
+            match self.revalidate(Some(&opens), &ask)? {
+                Looked::TookOver => return Ok(true),
+                Looked::Same => return Ok(false),
+                Looked::OursHolds => {}
             }
         }
         Err(Errno::EBUSY)
+    }
+
+    /// Looks at the source as an open does: whether others changed the file, and that was taken over. While something of ours
+    /// waits to be written, ours holds. An open file that others replaced stays the one that was opened.
+    ///
+    /// Context: no lock held; may block on I/O.
+    ///
+    /// # Errors
+    /// As [`NodeOps::see_others`].
+    pub(super) fn see_others_unless_unwritten(&self) -> Result<bool, Errno> {
+        let has_unwritten = |mapping: Arc<AddressSpace>| mapping.has_unwritten();
+        if self.shared.options.exclusive || self.file().mapping().is_some_and(has_unwritten) {
+            return Ok(false);
+        }
+        match self.see_others(|| self.stat()) {
+            Err(Errno::ESTALE) => Ok(false),
+            seen => seen,
+        }
     }
 }
 
@@ -243,22 +266,5 @@ impl Shared {
     /// Whether a change that came after one with this stamp, in nanoseconds, may have the same.
     fn may_hide_changes(&self, stamp: i64) -> bool {
         self.has_coarse_stamps && nanoseconds(realtime()).abs_diff(stamp) <= TICKS
-    }
-}
-
-impl DirNode {
-    /// Looks at the source as an open does; whether others changed the file, and that was taken over. An open file that
-    /// others replaced stays the one that was opened.
-    ///
-    /// Context: no lock held; may block on I/O.
-    ///
-    /// # Errors
-    /// Those of the source.
-    pub(super) fn revalidate_open(&self) -> Result<bool, Errno> {
-        let opens = self.file().opens.lock();
-        match self.revalidate(Some(&opens), || self.stat()) {
-            Err(Errno::ESTALE) => Ok(false),
-            looked => looked.map(|looked| looked == Looked::TookOver),
-        }
     }
 }
