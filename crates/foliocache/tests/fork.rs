@@ -10,7 +10,7 @@ mod common;
 
 use common::executor::{block_on, poll_once};
 use common::{Disk, cache, is_alone, run_alone};
-use foliocache::{Advice, AsyncFile, Errno, File, FileTimes, PinMode, Result};
+use foliocache::{Advice, AsyncFile, Errno, File, FileTimes, LockKind, PinMode, ReadBatch, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
@@ -58,6 +58,7 @@ fn use_after_fork() {
     }
     let view = files[1].view(..).unwrap();
     assert!(!view.is_copy());
+    files[0].lock().unwrap();
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -77,6 +78,17 @@ fn use_after_fork() {
                 child("try_clone", file.try_clone());
                 child("sync_range", file.sync_range(..));
                 child("seek_data", file.seek_data(0));
+                child("lock", file.lock());
+                child("unlock", file.unlock());
+                child("lock_range", file.lock_range(.., LockKind::Shared));
+                child("unlock_range", file.unlock_range(..));
+                child("revalidate", file.revalidate());
+                child("write_out", file.write_out());
+                child("read_full_at", file.read_full_at(&mut buf, 0));
+                let mut batch = ReadBatch::new();
+                let read = file.read_batch_into(&[(0, 4)], &mut buf, &mut batch);
+                child("read_batch_into", read);
+                assert_eq!(file.len(), 12);
                 child("set_times", file.set_times(FileTimes::new()));
                 child("get_xattr", file.get_xattr("user.a"));
                 child("list_xattrs", file.list_xattrs());
@@ -157,6 +169,8 @@ fn use_after_fork() {
     assert_eq!(libc::WEXITSTATUS(status), 0);
     assert_eq!(*view, *b"the parent's");
     println!("the child was told");
+    let beside = std::fs::File::open(disk.in_source("f")).unwrap();
+    beside.try_lock().expect_err("the parent's lock is there");
     // Nothing of the parent's is gone.
     for file in &files {
         let mut buf = [0; 12];
@@ -184,10 +198,12 @@ fn use_after_fork() {
     drop(begun);
     drop((files, asynchronous, names, late, walks, listing, disk.dir));
     disk.cache.close().unwrap();
+    let unlocked = beside.try_lock();
     let ours = other.directory(disk.source.path());
     // SAFETY: a child of ours that was not waited for yet.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     // SAFETY: `status` is ours.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     ours.unwrap();
+    unlocked.unwrap();
 }

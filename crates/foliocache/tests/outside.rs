@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn write_beside(path: &std::path::Path, bytes: &[u8], pos: u64) {
     let file = fs::File::options().write(true).open(path).unwrap();
@@ -67,6 +67,15 @@ fn a_look_on_demand_shows_what_others_wrote_and_says_so() {
     }
 }
 
+/// Waits until `value` is `expected`.
+fn becomes(value: &dyn Fn() -> u64, expected: u64) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while value() != expected {
+        assert!(Instant::now() < deadline, "{} is not {expected}", value());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn the_length_is_that_of_metadata_beside_others() {
     for watch in [true, false] {
@@ -81,8 +90,7 @@ fn the_length_is_that_of_metadata_beside_others() {
         for round in 0..20u64 {
             write_beside(&path, b"more", 6000 + round);
             // Watches are read every 8 ms, and what is not watched is believed for 20.
-            std::thread::sleep(Duration::from_millis(30));
-            assert_eq!(file.len(), 6004 + round);
+            becomes(&|| file.len(), 6004 + round);
             assert_eq!(file.metadata().unwrap().len(), 6004 + round);
             assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 6004 + round);
         }
@@ -92,8 +100,7 @@ fn the_length_is_that_of_metadata_beside_others() {
             .unwrap()
             .set_len(0)
             .unwrap();
-        std::thread::sleep(Duration::from_millis(30));
-        assert!(file.is_empty());
+        becomes(&|| u64::from(!file.is_empty()), 0);
         // Ours holds while it waits.
         file.write_all_at(&[1; 100], 0).unwrap();
         assert_eq!(file.len(), 100);

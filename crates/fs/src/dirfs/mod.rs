@@ -124,7 +124,8 @@ pub enum WritebackAtClose {
     /// The flusher writes it some 50 ms after the close, which does not wait.
     #[default]
     Begin,
-    /// The close waits until it is written.
+    /// The close waits until it is written. Of a mount this is `--writeback close`.
+    #[doc(alias = "close")]
     Wait,
     /// It is written when it is old enough, or when memory is short. Younger data is lost with the process.
     Delayed,
