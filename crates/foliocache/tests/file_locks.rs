@@ -156,7 +156,7 @@ fn who_locks_sees_what_others_wrote_though_data_of_ours_is_not_durable() {
             beside.lock().unwrap();
             let mut seen = [0; 3000];
             beside.read_exact_at(&mut seen, 6000).unwrap();
-            assert_eq!(seen, ours, "round {round}");
+            assert!(seen == ours, "round {round}");
             beside.write_all_at(&theirs, 3000).unwrap();
             beside.write_all_at(&theirs, 6000).unwrap();
             beside.unlock().unwrap();
@@ -166,7 +166,7 @@ fn who_locks_sees_what_others_wrote_though_data_of_ours_is_not_durable() {
             }
             for pos in [3000, 6000] {
                 file.read_exact_at(&mut seen, pos).unwrap();
-                assert_eq!(seen, theirs, "round {round}, byte {pos}");
+                assert!(seen == theirs, "round {round}, byte {pos}");
             }
             file.unlock().unwrap();
             file.unlock_range(..).unwrap();
@@ -317,7 +317,7 @@ fn few_descriptors() {
         assert!(held.len() < LIMIT as usize);
     };
     assert_eq!(refused.errno(), Errno::EMFILE, "{refused}");
-    assert!(held.len() as u64 > LIMIT / 2, "only {}", held.len());
+    assert!(held.len() as u64 > LIMIT / 4, "only {}", held.len());
     disk.dir.create_dir("dir").unwrap();
     disk.dir.write("dir/other", b"data").unwrap();
     assert!(disk.dir.read_dir(".").unwrap().count() > held.len());
