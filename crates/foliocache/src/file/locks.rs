@@ -35,15 +35,6 @@ impl From<TryLockError> for io::Error {
     }
 }
 
-impl From<TryLockError> for std::fs::TryLockError {
-    fn from(error: TryLockError) -> Self {
-        match error {
-            TryLockError::Error(error) => Self::Error(error.into()),
-            TryLockError::WouldBlock => Self::WouldBlock,
-        }
-    }
-}
-
 /// # Locks
 ///
 /// As those of [`std::fs::File`]: `flock(2)` on the file in the source, by this handle. Two handles of one process exclude each other,
