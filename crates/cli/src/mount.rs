@@ -169,6 +169,7 @@ enum WritebackArgument {
     Begin,
     /// Before close(2) returns, which reports errors. A kill loses no closed file. Each close is a request, and waits for
     /// SOURCE if the file was written.
+    #[value(alias = "wait")]
     Close,
     /// After --dirty-age seconds, or when memory is short. A kill loses files that were closed in that time, except for small
     /// new files on ext4 and XFS, which are written as with begin.

@@ -179,6 +179,8 @@ operations! {
     Advise = "advise on",
     Populate = "populate a mapping of",
     Sync = "sync",
+    Lock = "lock",
+    Unlock = "unlock",
     Discard = "discard failed data of",
     Stats = "read the figures of",
     Open = "open",

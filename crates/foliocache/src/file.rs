@@ -7,6 +7,9 @@
 //! no lock and no allocation.
 
 mod attributes;
+mod description;
+pub(crate) mod locks;
+mod outside;
 mod views;
 
 use foliocache_mm::{FileStats, Iocb, IovIter, View};
@@ -20,6 +23,7 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
+use self::description::Description;
 use crate::error::{Error, Operation, Result};
 use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
@@ -62,10 +66,9 @@ pub(crate) use views::bytes_in;
 /// loses it. One that exits loses it unless the [`Cache`](crate::Cache) was closed or dropped before, or has
 /// [`Cache::close_on_exit`](crate::Cache::close_on_exit).
 pub struct File {
+    /// None before its first use. Dropped before the handle is closed: its locks are of an open file.
+    description: OnceLock<Arc<Description>>,
     open: ParentOnly<OpenFile>,
-    /// Where the traits of `std::io` read and write next, in bytes.
-    /// None before its first use.
-    cursor: OnceLock<Arc<Mutex<u64>>>,
     mount: Arc<VfsMount>,
     rights: Rights,
     path: PathBuf,
@@ -90,33 +93,27 @@ impl File {
         path: PathBuf,
     ) -> Self {
         Self {
+            description: OnceLock::new(),
             open: ParentOnly::new(open),
-            cursor: OnceLock::new(),
             mount: Arc::clone(mount),
             rights,
             path,
         }
     }
 
+    /// What all clones of a handle share.
+    fn description(&self) -> &Arc<Description> {
+        self.description.get_or_init(Arc::default)
+    }
+
     /// The position, shared by all clones of a handle.
-    pub(crate) fn cursor(&self) -> &Arc<Mutex<u64>> {
-        self.cursor.get_or_init(Arc::default)
+    pub(crate) fn cursor(&self) -> &Mutex<u64> {
+        &self.description().position
     }
 
     /// The file's path when it was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The size in bytes. Neither blocks nor fails.
-    #[doc(alias = "size")]
-    pub fn len(&self) -> u64 {
-        self.open.size()
-    }
-
-    /// Whether the file holds no byte.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile {
@@ -357,7 +354,7 @@ impl File {
     /// As [`File::write_at`].
     pub fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
         let done = self.open.append(buf);
-        done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
+        done.map_err(|errno| self.error(Operation::Append, self.cached_len(), buf.len(), errno))
     }
 
     /// As [`File::append`], all of `buf` in one run: no other append of this cache comes between. Returns where it begins.
@@ -368,7 +365,7 @@ impl File {
     /// As [`File::write_at`]; a first part of `buf` may be in the file then.
     pub fn append_all(&self, buf: &[u8]) -> Result<u64> {
         let done = self.open.append_all(buf);
-        done.map_err(|errno| self.error(Operation::Append, self.len(), buf.len(), errno))
+        done.map_err(|errno| self.error(Operation::Append, self.cached_len(), buf.len(), errno))
     }
 
     /// Makes durable everything that was written to the file before the call, through any handle, with the attributes that are
@@ -493,7 +490,7 @@ impl File {
         })
     }
 
-    /// Another handle of the file. Both have one position, as in `std`; readahead is for each by itself, and each is told of a
+    /// Another handle of the file. Both have one position and the same [locks](File#locks), as in `std`; readahead is for each by itself, and each is told of a
     /// failed writeback.
     ///
     /// # Errors
@@ -502,7 +499,7 @@ impl File {
     pub fn try_clone(&self) -> Result<File> {
         let file = self.duplicate();
         let mut file = file.map_err(|errno| self.path_error(Operation::Clone, errno))?;
-        file.cursor = OnceLock::from(Arc::clone(self.cursor()));
+        file.description = OnceLock::from(Arc::clone(self.description()));
         Ok(file)
     }
 
@@ -584,7 +581,7 @@ impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File")
             .field("path", &self.path)
-            .field("len", &self.len())
+            .field("len", &self.cached_len())
             .finish_non_exhaustive()
     }
 }

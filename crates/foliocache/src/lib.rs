@@ -108,6 +108,7 @@ mod open_options;
 mod parent_only;
 mod pin;
 mod raw;
+mod read_batch;
 mod rights;
 mod size;
 #[cfg(feature = "testing")]
@@ -124,6 +125,7 @@ pub use cache::Cache;
 pub use directory::Directory;
 pub use directory_options::DirectoryOptions;
 pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
+pub use file::locks::TryLockError;
 pub use file::{File, ViewRequest};
 pub use file_options::FileOptions;
 #[doc(inline)]
@@ -146,6 +148,8 @@ pub use foliocache_sys::clock::Timespec;
 #[doc(inline)]
 pub use foliocache_sys::cuda::DriverError as CudaDriverError;
 #[doc(inline)]
+pub use foliocache_sys::fd::LockKind;
+#[doc(inline)]
 pub use foliocache_sys::uring::EngineStats;
 #[doc(inline)]
 pub use foliocache_sys::userfaultfd::OpenError as FaultsError;
@@ -160,5 +164,6 @@ pub use open_options::OpenOptions;
 pub use pin::FolioPin;
 #[cfg(feature = "cuda")]
 pub use pin::{CudaError, CudaPart, CudaPin};
+pub use read_batch::ReadBatch;
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};

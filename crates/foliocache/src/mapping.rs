@@ -118,7 +118,7 @@ impl File {
         range: impl RangeBounds<u64>,
         map: impl Fn(&OpenFile, u64, usize) -> Result<Vma, MapError>,
     ) -> Result<Mapping> {
-        let range = bytes_of(range, self.len());
+        let range = bytes_of(range, self.cached_len());
         let mapped = || {
             let file = self.duplicate()?;
             let len = usize::try_from(range.end.saturating_sub(range.start));
@@ -219,7 +219,7 @@ impl Mapping {
     /// As [`File::write_at`]; `EACCES` if it is mapped for reads, `EFAULT` if `offset` is at the end or beyond.
     pub fn write_at(&self, buf: &[u8], offset: usize) -> Result<usize> {
         let pos = self.position(offset);
-        let end = self.file_range().end.min(self.file.len());
+        let end = self.file_range().end.min(self.file.cached_len());
         let len = (buf.len() as u64).min(end.saturating_sub(pos)) as usize;
         let refused = match self.access() {
             MapAccess::Read => Some(Errno::EACCES),

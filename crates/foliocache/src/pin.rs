@@ -94,7 +94,7 @@ impl File {
     /// appending; `ECHILD` after a fork, those of the backing store.
     #[doc(alias = "pin_user_pages")]
     pub fn pin(&self, range: impl RangeBounds<u64>, mode: PinMode) -> Result<FolioPin> {
-        let range = bytes_of(range, self.len());
+        let range = bytes_of(range, self.cached_len());
         let pinned = match self.check_fork() {
             Ok(()) => self.open_file().pin(range.clone(), mode),
             Err(forked) => Err(forked.into()),

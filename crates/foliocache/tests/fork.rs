@@ -10,7 +10,9 @@ mod common;
 
 use common::executor::{block_on, poll_once};
 use common::{Disk, cache, is_alone, run_alone};
-use foliocache::{Advice, AsyncFile, Errno, File, FileOptions, FileTimes, PinMode, Result};
+use foliocache::{
+    Advice, AsyncFile, Errno, File, FileOptions, FileTimes, LockKind, PinMode, ReadBatch, Result,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
@@ -68,6 +70,7 @@ fn use_after_fork() {
     long.write_all_at(&[7; 1 << 20], 0).unwrap();
     let copy = long.view_exact(..).unwrap();
     assert!(copy.is_copy());
+    files[0].lock().unwrap();
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -87,6 +90,17 @@ fn use_after_fork() {
                 child("try_clone", file.try_clone());
                 child("sync_range", file.sync_range(..));
                 child("seek_data", file.seek_data(0));
+                child("lock", file.lock());
+                child("unlock", file.unlock());
+                child("lock_range", file.lock_range(.., LockKind::Shared));
+                child("unlock_range", file.unlock_range(..));
+                child("revalidate", file.revalidate());
+                child("write_out", file.write_out());
+                child("read_full_at", file.read_full_at(&mut buf, 0));
+                let mut batch = ReadBatch::new();
+                let read = file.read_batch_into(&[(0, 4)], &mut buf, &mut batch);
+                child("read_batch_into", read);
+                assert_eq!(file.len(), 12);
                 child("set_times", file.set_times(FileTimes::new()));
                 child("get_xattr", file.get_xattr("user.a"));
                 child("list_xattrs", file.list_xattrs());
@@ -177,6 +191,8 @@ fn use_after_fork() {
     assert_eq!(libc::WEXITSTATUS(status), 0);
     assert_eq!(*view, *b"the parent's");
     println!("the child was told");
+    let beside = std::fs::File::open(disk.in_source("f")).unwrap();
+    beside.try_lock().expect_err("the parent's lock is there");
     // Nothing of the parent's is gone.
     for file in &files {
         let mut buf = [0; 12];
@@ -207,6 +223,7 @@ fn use_after_fork() {
     let single = other.file(&single, &options);
     drop((files, asynchronous, names, late, walks, listing, disk.dir));
     disk.cache.close().unwrap();
+    let unlocked = beside.try_lock();
     let ours = other.directory(disk.source.path());
     // SAFETY: a child of ours that was not waited for yet.
     unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -216,4 +233,5 @@ fn use_after_fork() {
     let mut bytes = [0; 5];
     single.unwrap().read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"alone");
+    unlocked.unwrap();
 }

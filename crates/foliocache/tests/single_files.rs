@@ -3,7 +3,7 @@
 mod common;
 
 use common::{cache, on_disk, pattern};
-use foliocache::{Cache, DirectoryOptions, Errno, Error, File, FileOptions, Result};
+use foliocache::{Cache, DirectoryOptions, Errno, Error, File, FileOptions, LockKind, Result};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
@@ -421,4 +421,17 @@ fn programs_lock_the_file_beside_it() {
     flock(&other, FlockOperation::NonBlockingLockShared).unwrap_err();
     drop(program);
     flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
+}
+
+/// The cache's own lock of a file is beyond what programs lock.
+#[test]
+fn ranges_up_to_the_end_are_locked_beside_the_lock_of_the_cache() -> Result<()> {
+    let (cache, source) = (cache(16), on_disk());
+    let path = source.path().join("file");
+    let (one, two) = (open(&cache, &path)?, open(&cache, &path)?);
+    one.lock_range(.., LockKind::Exclusive)?;
+    assert!(two.is_range_locked(5.., LockKind::Shared)?);
+    one.unlock_range(..)?;
+    two.lock_range(7.., LockKind::Exclusive)?;
+    Ok(())
 }

@@ -28,22 +28,25 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use rustix::fs::{self, AtFlags, FlockOperation, Mode};
+use rustix::fs::{self, AtFlags, Mode};
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
 
 use crate::Errno;
 use crate::clock::Timespec;
 
-mod byte_lock;
 mod extents;
 mod kept;
+mod locks;
 mod segment;
 mod stat;
 pub mod xattr;
 
-pub use byte_lock::{access_mode, is_byte_locked, real_path, try_lock_byte, unlock_byte};
 pub use extents::has_own_blocks;
 pub use kept::KeptFds;
+pub use locks::{
+    LockKind, is_range_locked, lock, lock_range, lock_shared, try_lock, try_lock_range,
+    try_lock_shared, unlock, unlock_range,
+};
 pub use rustix::fs::OFlags;
 pub(crate) use segment::{Batch, Batches};
 pub use segment::{Extent, IoSegment};
@@ -89,36 +92,6 @@ pub fn proc_path(fd: BorrowedFd<'_>) -> String {
 pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let drop = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     open(Path::new(&proc_path(fd)), flags.difference(drop), 0)
-}
-
-/// Locks the file behind `fd`, which others then cannot lock, this process by another opening of it included. Does not
-/// block. A fork's child shares the lock.
-///
-/// # Errors
-///
-/// Those of `flock(2)`: `EWOULDBLOCK` where somebody else has it locked; `EBADF` for an `O_PATH` descriptor.
-#[doc(alias = "flock")]
-pub fn try_lock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(fs::flock(fd, FlockOperation::NonBlockingLockExclusive)?)
-}
-
-/// As [`try_lock`], beside others that have it locked in this way. In place of a lock that the descriptor has: the change
-/// is not atomic, and if somebody else comes first the descriptor has none.
-///
-/// # Errors
-///
-/// As [`try_lock`].
-pub fn try_lock_shared(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(fs::flock(fd, FlockOperation::NonBlockingLockShared)?)
-}
-
-/// Takes the lock of [`try_lock`] away, from a fork's children, too.
-///
-/// # Errors
-///
-/// Those of `flock(2)`.
-pub fn unlock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(fs::flock(fd, FlockOperation::Unlock)?)
 }
 
 /// Runs a libc call until it is no longer interrupted by a signal.
@@ -228,6 +201,27 @@ pub fn write_segments(
         }
     }
     Ok(done)
+}
+
+/// What a descriptor was opened for.
+///
+/// # Errors
+///
+/// Those of `fcntl(2)`.
+#[doc(alias = "F_GETFL")]
+pub fn access_mode(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
+    Ok(fs::fcntl_getfl(fd)?)
+}
+
+/// The path that leads to what is behind `fd`, as the kernel tells it. It may lead elsewhere by now, or nowhere.
+///
+/// # Errors
+///
+/// Those of `readlink(2)`, where there is no `/proc`.
+pub fn real_path(fd: BorrowedFd<'_>) -> Result<std::path::PathBuf, Errno> {
+    use std::os::unix::ffi::OsStringExt;
+    let path = fs::readlink(proc_path(fd), Vec::new())?;
+    Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
 }
 
 /// Reads into `buf` from byte `pos` on until it is full or the file ends; returns the bytes read.

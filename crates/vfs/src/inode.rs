@@ -43,8 +43,9 @@
 use crate::attr::AttrCell;
 use crate::dcache::{AliasSlot, DentryInode};
 use crate::icache::{CachedInode, InodeLink};
+use crate::locks::FileLocks;
 use crate::slab::SlabArc;
-use crate::types::{Attr, FallocateMode, FileKind, OpContext, SeekSparse};
+use crate::types::{Attr, FallocateMode, FileKind, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
@@ -177,6 +178,23 @@ pub trait InodeOperations: Any + Send + Sync {
     /// The backing store's; what it could not take stays dirty.
     fn write_and_wait(&self, _inode: &Inode) -> Result<(), Errno> {
         Ok(())
+    }
+
+    /// Looks at the backing store as an open does: whether others changed the file, and that was taken over. While something of ours
+    /// waits to be written, ours holds. May block on I/O.
+    ///
+    /// # Errors
+    /// The backing store's; `EBUSY` if a change cannot be taken over.
+    fn revalidate(&self, _inode: &Inode) -> Result<bool, Errno> {
+        Ok(false)
+    }
+
+    /// Locks of a handle of the file, which was opened in this way; none is taken yet. Opens a descriptor; may block on I/O.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the file system has none; those of `open(2)`.
+    fn new_locks(&self, _inode: &Inode, _flags: OpenFlags) -> Result<Box<dyn FileLocks>, Errno> {
+        Err(Errno::EOPNOTSUPP)
     }
 
     /// Handles that may write, roughly: more than 0 if there is one. Does not wait.

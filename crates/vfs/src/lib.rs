@@ -40,6 +40,7 @@ pub mod hash;
 mod icache;
 mod inode;
 mod limbo;
+mod locks;
 mod namei;
 mod open_file;
 mod slab;
@@ -55,6 +56,7 @@ pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name, check_open
 pub use generation::{Changing, Generation};
 pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};
+pub use locks::{Contended, FileLocks};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{HandleCharge, OpenFile};
 #[cfg(loom)]

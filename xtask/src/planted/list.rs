@@ -476,6 +476,24 @@ pub(crate) const BUGS: &[Bug] = &[
     ),
     bug(
         "fs",
+        "locked_without_a_look",
+        "who locks a file sees what it saw before",
+        Unit,
+        &[
+            "foliocache::file_locks::who_locks_sees_what_others_wrote_though_data_of_ours_is_not_durable",
+        ],
+    ),
+    bug(
+        "fs",
+        "unlocked_before_written",
+        "a lock ends before its data is in the source",
+        Unit,
+        &[
+            "foliocache::file_locks::what_was_written_under_a_lock_is_in_the_source_when_it_ends",
+        ],
+    ),
+    bug(
+        "fs",
         "data_given_up_with_the_name",
         "a removal gives up data of a file that is about to be opened",
         Unit,

@@ -164,7 +164,8 @@ impl AsyncFile {
 
     #[cold]
     fn append_error(&self, len: usize, errno: Errno) -> Error {
-        self.file.error(Operation::Append, self.len(), len, errno)
+        self.file
+            .error(Operation::Append, self.file.cached_len(), len, errno)
     }
 
     /// Hands what follows the first `done` bytes of `bufs`, or as much of it as a buffer holds, to
@@ -223,7 +224,7 @@ impl AsyncFile {
     }
 
     /// Has a worker change the file.
-    async fn changed(
+    pub(super) async fn changed(
         &self,
         operation: Operation,
         change: impl FnMut(&File) -> Result<()> + Send + 'static,

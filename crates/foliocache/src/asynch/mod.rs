@@ -32,6 +32,7 @@ mod change;
 mod directory;
 mod offload;
 mod options;
+mod outside;
 mod read_dir;
 mod request;
 #[cfg(feature = "tokio")]
@@ -186,15 +187,16 @@ impl AsyncFile {
         &self.file
     }
 
-    /// The size in bytes. Neither blocks nor fails.
+    /// The size in bytes, as this cache knows it: others may have changed it since, which [`AsyncFile::metadata`] looks for.
+    /// Neither blocks nor fails.
     #[doc(alias = "size")]
     pub fn len(&self) -> u64 {
-        self.file.len()
+        self.file.cached_len()
     }
 
-    /// Whether the file holds no byte.
+    /// Whether the file holds no byte. As [`AsyncFile::len`].
     pub fn is_empty(&self) -> bool {
-        self.file.is_empty()
+        self.len() == 0
     }
 
     /// Has a worker run `task`, which may block.

@@ -33,7 +33,7 @@ impl Directory {
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open(path)?;
         // A byte more: the read that finds the end needs room, too.
-        let size = usize::try_from(file.len())
+        let size = usize::try_from(file.cached_len())
             .ok()
             .and_then(|len| len.checked_add(1));
         let size = size.ok_or_else(|| file.path_error(Operation::Read, Errno::EFBIG))?;

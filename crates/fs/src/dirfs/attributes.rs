@@ -6,6 +6,7 @@
 //! are ours for as long as nobody else changed the file, because data and times reach the source
 //! later than the caller wrote them. Of a file that was never opened they are the source's, too.
 
+use super::file_locks::Locks;
 use super::idle::Closing;
 use super::node::DirNode;
 use super::state::{LocalChange, StatSample};
@@ -15,8 +16,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, SetTime, Stat};
 use foliocache_vfs::{
-    Attr, AttrCell, Attributes, FallocateMode, FileKind, Inode, InodeOperations, OpContext,
-    PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, written_mode,
+    Attr, AttrCell, Attributes, FallocateMode, FileKind, FileLocks, Inode, InodeOperations,
+    OpContext, OpenFlags, PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, written_mode,
 };
 use std::ffi::{OsStr, OsString};
 
@@ -343,6 +344,14 @@ impl InodeOperations for DirNode {
 
     fn keep_readable(&self) -> Result<(), Errno> {
         self.keep_readable_open()
+    }
+
+    fn revalidate(&self, inode: &Inode) -> Result<bool, Errno> {
+        NodeOps::of(inode)?.see_others_unless_unwritten()
+    }
+
+    fn new_locks(&self, inode: &Inode, flags: OpenFlags) -> Result<Box<dyn FileLocks>, Errno> {
+        Ok(Box::new(Locks::new(&NodeOps::of(inode)?, flags)?))
     }
 
     fn writers(&self) -> u32 {

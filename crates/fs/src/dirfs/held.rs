@@ -39,17 +39,22 @@ use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd, Stat};
 use foliocache_vfs::{Inode, OpContext, OpenFile, OpenFlags, SlabArc};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The byte of a file by which it is locked.
-const FILE: u64 = i64::MAX as u64 - 1;
+pub(super) const FILE: u64 = i64::MAX as u64 - 1;
 /// The byte of a directory that says: all of it is locked.
 const DIRECTORY: u64 = 1 << 62;
 /// The byte of a directory that says: a file below is.
 const FILES: u64 = DIRECTORY + 1;
+
+fn one(byte: u64) -> Range<u64> {
+    byte..byte + 1
+}
 
 /// Device and inode number of a directory.
 type Place = (u64, u64);
@@ -66,7 +71,7 @@ impl Drop for ByteLock {
         // A child has it only as long as the parent.
         if self.mm.check_fork().is_ok() {
             // Children may hold the descriptor still.
-            let _ = fd::unlock_byte(self.fd.as_fd(), self.byte);
+            let _ = fd::unlock_range(self.fd.as_fd(), &one(self.byte));
         }
     }
 }
@@ -99,10 +104,10 @@ pub(super) struct HeldFiles {
 /// Says that all of a directory is locked; refused with `EAGAIN` if somebody holds a file below, unless that is to be ignored.
 /// Where the kernel has no such locks, nobody says so.
 pub(super) fn mark_directory(dir: BorrowedFd<'_>, ignore: bool) -> Result<(), Errno> {
-    if fd::try_lock_byte(dir, DIRECTORY, true).is_err() {
+    if fd::try_lock_range(dir, &one(DIRECTORY), LockKind::Shared).is_err() {
         return Ok(());
     }
-    match fd::is_byte_locked(dir, FILES) {
+    match fd::is_range_locked(dir, &one(FILES), LockKind::Exclusive) {
         Ok(true) if !ignore => Err(Errno::EAGAIN),
         _ => Ok(()),
     }
@@ -110,7 +115,7 @@ pub(super) fn mark_directory(dir: BorrowedFd<'_>, ignore: bool) -> Result<(), Er
 
 /// Takes back what [`mark_directory`] said.
 pub(super) fn unmark_directory(dir: BorrowedFd<'_>) {
-    let _ = fd::unlock_byte(dir, DIRECTORY);
+    let _ = fd::unlock_range(dir, &one(DIRECTORY));
 }
 
 impl HeldFiles {
@@ -202,8 +207,8 @@ impl DirFs {
             opened => opened,
         }
         .map_err(failed)?;
-        let lock = |shared| fd::try_lock_byte(fd.as_fd(), FILE, shared);
-        let locked = match lock(false) {
+        let lock = |kind| fd::try_lock_range(fd.as_fd(), &one(FILE), kind);
+        let locked = match lock(LockKind::Exclusive) {
             Err(Errno::EAGAIN) if ignore => {
                 tracing::warn!(
                     file = name,
@@ -213,7 +218,7 @@ impl DirFs {
             }
             done => done,
         };
-        match locked.and_then(|()| lock(true)) {
+        match locked.and_then(|()| lock(LockKind::Shared)) {
             Ok(()) => {}
             Err(Errno::EAGAIN) if !ignore => {
                 let path = name.into();
@@ -279,7 +284,7 @@ impl DirFs {
             }
             Err(_) => return Ok(None),
         };
-        if fd::try_lock_byte(dir.as_fd(), FILES, true).is_err() {
+        if fd::try_lock_range(dir.as_fd(), &one(FILES), LockKind::Shared).is_err() {
             return Ok(None);
         }
         let mark = ByteLock {
@@ -287,7 +292,7 @@ impl DirFs {
             byte: FILES,
             mm: self.shared.bdi.mm().clone(),
         };
-        match fd::is_byte_locked(mark.fd.as_fd(), DIRECTORY) {
+        match fd::is_range_locked(mark.fd.as_fd(), &one(DIRECTORY), LockKind::Exclusive) {
             Ok(true) if !ignore => {
                 let path = fd::real_path(mark.fd.as_fd()).unwrap_or_else(|_| name.into());
                 Err(DirFsError::Locked { path })

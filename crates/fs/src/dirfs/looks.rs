@@ -17,6 +17,7 @@
 
 use super::attributes::remembered;
 use super::file::Descriptors;
+use super::file_locks::Looked;
 use super::node::DirNode;
 use super::state::{Checked, FileState, Opens, RemoteChange, StatSample};
 use super::stats::count;
@@ -30,6 +31,7 @@ impl DirNode {
     /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, and nothing of ours waits to
     /// be written, it compares them with what was seen last, too, and takes the source's side if somebody else changed the
     /// file. An answer that should have been compared and was not is provisional: it holds as long as it cannot be compared.
+    /// What the comparison came to; of a file that was never opened there is none, and it is the same.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -37,7 +39,7 @@ impl DirNode {
         &self,
         opens: Option<&Opens>,
         ask: impl FnOnce() -> Result<Stat, Errno>,
-    ) -> Result<(), Errno> {
+    ) -> Result<Looked, Errno> {
         let doubts = self.attributes.doubts();
         let asked = self.shared.belief.now();
         let until = self.shared.belief.until(asked, true);
@@ -51,13 +53,14 @@ impl DirNode {
         // Most looks find the file as it was seen last. Then there is nothing to take over, if what is shown is watched.
         let holds = |look| self.file().shows_no_news(&stat, look, (asked, doubts));
         if mapping.is_some() && self.is_settled_and_watched(asked) && look.is_some_and(holds) {
-            return Ok(());
+            return Ok(Looked::Same);
         }
         let compared = mapping.zip(look).map(|(mapping, look)| {
-            self.compare(&mapping, &stat, look);
+            let looked = self.compare(&mapping, &stat, look);
             if opens.is_some_and(|opens| opens.writers == 0) {
                 self.attributes.settle(mapping.size());
             }
+            looked
         });
         let may_differ = compared.is_none() && !self.shared.options.exclusive;
         self.attributes.believe_as(doubts, until, |attributes| {
@@ -67,7 +70,11 @@ impl DirNode {
         if compared.is_some() {
             self.file().io.lock().compared = Some((asked, doubts));
         }
-        Ok(())
+        let never_opened = || !self.regular().is_some_and(FileState::has_mapping);
+        Ok(compared.unwrap_or_else(|| match never_opened() {
+            true => Looked::Same,
+            false => Looked::OursHolds,
+        }))
     }
 
     /// Whether the attributes are those of what is cached, and whoever changes them tells.
@@ -168,7 +175,7 @@ impl DirNode {
     }
 
     /// Compares what the source said at `look` with what was seen of the file last.
-    fn compare(&self, mapping: &Arc<AddressSpace>, stat: &Stat, look: StatSample) {
+    fn compare(&self, mapping: &Arc<AddressSpace>, stat: &Stat, look: StatSample) -> Looked {
         let file = self.file();
         // What came between a write of ours and the look after it was taken for known.
         let other_size = || {
@@ -182,12 +189,12 @@ impl DirNode {
         if news == Some(RemoteChange::Data) {
             if mapping.is_relied_on() && self.end_reliance(mapping).is_err() {
                 // The name leads to another file by now. What is open is the one before.
-                return;
+                return Looked::OursHolds;
             }
             if !mapping.backing_changed(stat.size) {
                 // Something was written meanwhile, which goes first.
                 file.note_news(stat, look);
-                return;
+                return Looked::OursHolds;
             }
             count(&self.shared.counters.invalidations);
         }
@@ -199,8 +206,11 @@ impl DirNode {
                 }
             });
             file.took_over(stat, look);
+            Looked::TookOver
+        } else if file.settle(stat, look) {
+            Looked::Same
         } else {
-            file.settle(stat, look);
+            Looked::OursHolds
         }
     }
 

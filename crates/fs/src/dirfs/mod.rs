@@ -26,6 +26,7 @@
 //! | `loss` | tells of data that is lost |
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `held` | the same of files that are used without their directory |
+//! | `file_locks` | locks of handles, on files of the source |
 //! | `attributes` | `stat`, `setattr` |
 //! | `looks` | what others did to a file |
 //! | `replaced` | names that others give to other files |
@@ -56,6 +57,7 @@ mod attributes;
 mod batch;
 mod ctimes;
 mod file;
+mod file_locks;
 mod held;
 mod identity;
 mod idle;
@@ -125,7 +127,8 @@ pub enum WritebackAtClose {
     /// The flusher writes it some 50 ms after the close, which does not wait.
     #[default]
     Begin,
-    /// The close waits until it is written.
+    /// The close waits until it is written. Of a mount this is `--writeback close`.
+    #[doc(alias = "close")]
     Wait,
     /// It is written when it is old enough, or when memory is short. Younger data is lost with the process.
     Delayed,
@@ -270,6 +273,8 @@ struct Shared {
     held: Option<HeldFiles>,
     /// The source refuses in time what it has no room for.
     room_is_told: bool,
+    /// Two changes of a file may have one time, see [`file_locks`].
+    has_coarse_stamps: bool,
     /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
     dont_cache_refused: AtomicBool,
     /// Names and attributes of inodes that were evicted before these were durable.
@@ -376,6 +381,7 @@ impl DirFs {
             .filter(|_| options.batch_small_files && !options.read_only && !options.lock_files);
         let sync_calls = SyncCalls::new(root.as_fd(), stat.dev.raw());
         let room_is_told = room::is_told(root.as_fd(), stat.dev.raw());
+        let has_coarse_stamps = file_locks::has_coarse_stamps(root.as_fd());
         let inodes = Arc::new(Inodes::new(mm, stat.dev.raw()));
         let validity = Validity {
             present: options.revalidate_after,
@@ -413,6 +419,7 @@ impl DirFs {
             shortage,
             held,
             room_is_told,
+            has_coarse_stamps,
             dont_cache_refused: AtomicBool::new(false),
             forgotten: Durability::new(),
             forgotten_below: Durability::new(),

@@ -22,6 +22,8 @@
 //! announced ([`may_have_changed`](DirNode::may_have_changed)), or nobody else moves files: a file with data to write has a
 //! descriptor, since its name might be moved.
 //!
+//! Descriptors of locks ([`file_locks`](super::file_locks)) never give way. They are refused from seven eighths of the limit on.
+//!
 //! # Invariants
 //!
 //! 1. A file with unflushed data keeps its descriptors: they have the kernel's report of an error.
@@ -46,7 +48,7 @@ use foliocache_mm::AddressSpace;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::{Arc, Mutex, Weak};
-use foliocache_sys::fd::{AsFd, OFlags};
+use foliocache_sys::fd::{AsFd, BorrowedFd, OFlags};
 use foliocache_sys::{Errno, credentials, fd};
 use foliocache_vfs::{Inode, SlabArc};
 use std::collections::VecDeque;
@@ -98,6 +100,11 @@ impl Shortage {
     /// Whether descriptors are short if the last one has this number.
     fn is_short(&self, number: usize) -> bool {
         number >= self.limit / 8 * 7
+    }
+
+    /// Whether a descriptor that never gives way is among the last, which are left to others.
+    pub(super) fn is_one_too_many(&self, fd: BorrowedFd<'_>) -> bool {
+        OpenFile::count() >= self.limit / 4 && self.is_short(fd.as_raw_fd() as usize)
     }
 
     /// Whether a file had better do with one descriptor.

@@ -487,6 +487,25 @@ impl FileState {
         }
     }
 
+    /// Whether no look can show what others did, because changes of ours came too close one after another.
+    pub(super) fn is_out_of_sight(&self) -> bool {
+        let io = self.io.lock();
+        io.changing == 0 && io.marked.is_none() && io.unsure.or(io.seen).is_none()
+    }
+
+    /// Whether `stat`, looked up at `look`, shows that others wrote to the file since it was compared with the source, or nobody
+    /// knows, since a change of ours came between.
+    pub(super) fn shows_news_or_change(&self, stat: &Stat, look: StatSample) -> bool {
+        let news = self.news(stat, look).is_some();
+        let io = self.io.lock();
+        news || io.written_by_others || !io.holds(look)
+    }
+
+    /// Others may have written to it, though it shows the time that it had before.
+    pub(super) fn doubt_data(&self) {
+        self.io.lock().written_by_others = true;
+    }
+
     /// What `stat`, looked up at `look`, shows is known now; whether it still holds.
     pub(super) fn settle(&self, stat: &Stat, look: StatSample) -> bool {
         let mut io = self.io.lock();

@@ -1,0 +1,277 @@
+//! Locks of a handle, on the file in the source.
+//!
+//! # Model
+//!
+//! ```text
+//!  lock     another process may have written ──▶ the source is looked at, as at an open
+//!  unlock   the next holder reads the source  ──▶ what is dirty is written to it first
+//! ```
+//!
+//! The kernel's locks are of an open file description. The descriptors of a file are shared by its handles and given up when it is
+//! idle, so a handle that locks has one more, of its own, until it is closed.
+//!
+//! **What others wrote** before the lock was had is seen after it. Usually nothing of ours waits then, since it was written at the
+//! last unlock, and a `statx` tells. Data that is written and not durable yet is ours to write again if the medium refuses it, and
+//! cannot be dropped: if others wrote meanwhile, it is made durable before theirs is taken over.
+//!
+//! Most file systems stamp changes finely once somebody has looked (Linux 6.13). Where they do not, two changes of one clock
+//! tick look like one: then a file that was changed a moment ago counts as written by others.
+//!
+//! # Locking
+//!
+//! No lock is held while the kernel's is waited for, nor over the write. The look takes `opens`.
+//!
+//! # Memory ordering
+//!
+//! `exclusive` is `Relaxed`: a thread that unlocks for another was told by it that there is a lock.
+
+use super::held;
+use super::magic::{BTRFS, EXT4, TMPFS, XFS};
+use super::open_files::OpenFile;
+use super::state::nanoseconds;
+use super::{NodeOps, Shared};
+use foliocache_mm::AddressSpace;
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::time::realtime;
+use foliocache_sys::Errno;
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd, Stat};
+use foliocache_vfs::{Contended, FileLocks, OpenFlags};
+use std::ops::Range;
+
+/// How often news of others are looked for while threads of this process go on writing.
+const ATTEMPTS: u32 = 4;
+
+/// File systems whose stamps tell two changes apart if somebody looked between them.
+const FINE_STAMPS: [u64; 4] = [EXT4, XFS, BTRFS, TMPFS];
+
+/// The first kernel that has such file systems.
+const FINE_SINCE: (u32, u32) = (6, 13);
+
+/// Two clock ticks where they are longest, in nanoseconds.
+const TICKS: u64 = 20_000_000;
+
+/// What a look at the source came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// Others changed nothing.
+    Same,
+    /// They did, and the cache shows it.
+    TookOver,
+    /// Something of ours waits to be written or flushed, or cannot be dropped. Ours holds.
+    OursHolds,
+}
+
+/// Whether two changes of a file may have one stamp, though somebody looked between them.
+pub(super) fn has_coarse_stamps(root: BorrowedFd<'_>) -> bool {
+    let release = fd::kernel_release();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|number| number.parse().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let known = fd::fs_magic(root).is_ok_and(|magic| FINE_STAMPS.contains(&magic));
+    version < FINE_SINCE || !known
+}
+
+/// A range without the bytes at the largest offsets, by which caches keep each other out.
+fn of_programs(range: &Range<u64>) -> Range<u64> {
+    range.start..range.end.min(held::FILE)
+}
+
+/// The locks of one handle.
+pub(super) struct Locks {
+    node: NodeOps,
+    fd: OwnedFd,
+    /// It has had an exclusive lock, of the file or of a range.
+    exclusive: AtomicBool,
+    _counted: OpenFile,
+}
+
+impl Locks {
+    /// None yet, of a handle that was opened with `flags`.
+    ///
+    /// Context: no lock held; may block on I/O.
+    ///
+    /// # Errors
+    /// As [`DirNode::open`](super::node::DirNode::open); `EMFILE` if hardly a descriptor is left.
+    pub(super) fn new(node: &NodeOps, flags: OpenFlags) -> Result<Locks, Errno> {
+        let shared = &node.shared;
+        shared.relieve()?;
+        let open = |how| {
+            shared.with_room(|| {
+                let (fd, _) = node.open(how)?;
+                match shared.shortage.is_one_too_many(fd.as_fd()) {
+                    true => Err(Errno::EMFILE),
+                    false => Ok(fd),
+                }
+            })
+        };
+        let fd = match flags.write {
+            false => open(OFlags::RDONLY),
+            true => match open(OFlags::RDWR) {
+                Err(Errno::EPERM) => open(OFlags::RDWR | OFlags::APPEND),
+                Err(Errno::EACCES) if !flags.read => open(OFlags::WRONLY),
+                opened => opened,
+            },
+        };
+        Ok(Locks {
+            node: node.clone(),
+            fd: fd?,
+            exclusive: AtomicBool::new(false),
+            _counted: OpenFile::new(),
+        })
+    }
+
+    /// Has the source get what was written under the lock that is about to end.
+    fn publish(&self) -> Result<(), Errno> {
+        // Relaxed: see the module's header.
+        let written = self.exclusive.load(Ordering::Relaxed)
+            && !foliocache_sync::planted!(unlocked_before_written);
+        match written {
+            true => self.node.write_and_wait(),
+            false => Ok(()),
+        }
+    }
+
+    /// The kernel gave a lock.
+    fn locked(&self, kind: LockKind) -> Result<(), Errno> {
+        if kind == LockKind::Exclusive {
+            // Relaxed: see the module's header.
+            self.exclusive.store(true, Ordering::Relaxed);
+        }
+        let nobody_else = self.node.shared.options.exclusive;
+        if nobody_else || foliocache_sync::planted!(locked_without_a_look) {
+            return Ok(());
+        }
+        // What another thread wrote without a lock goes first.
+        self.node.write_and_wait()?;
+        self.node
+            .see_others(|| fd::fstat(self.fd.as_fd()))
+            .map(drop)
+    }
+}
+
+impl FileLocks for Locks {
+    fn lock(&self, kind: LockKind, contended: Contended) -> Result<(), Errno> {
+        let fd = self.fd.as_fd();
+        match kind {
+            LockKind::Shared => {
+                self.publish()?;
+                match contended {
+                    Contended::Wait => fd::lock_shared(fd),
+                    Contended::Fail => fd::try_lock_shared(fd),
+                }
+            }
+            LockKind::Exclusive => match contended {
+                Contended::Wait => fd::lock(fd),
+                Contended::Fail => fd::try_lock(fd),
+            },
+        }?;
+        self.locked(kind).inspect_err(|_| _ = fd::unlock(fd))
+    }
+
+    fn unlock(&self) -> Result<(), Errno> {
+        self.publish()?;
+        fd::unlock(self.fd.as_fd())
+    }
+
+    fn lock_range(
+        &self,
+        range: &Range<u64>,
+        kind: LockKind,
+        contended: Contended,
+    ) -> Result<(), Errno> {
+        let fd = self.fd.as_fd();
+        if kind == LockKind::Shared {
+            self.publish()?;
+        }
+        let range = &of_programs(range);
+        match contended {
+            Contended::Wait => fd::lock_range(fd, range, kind),
+            Contended::Fail => fd::try_lock_range(fd, range, kind),
+        }?;
+        let locked = self.locked(kind);
+        locked.inspect_err(|_| _ = fd::unlock_range(fd, range))
+    }
+
+    fn unlock_range(&self, range: &Range<u64>) -> Result<(), Errno> {
+        self.publish()?;
+        fd::unlock_range(self.fd.as_fd(), &of_programs(range))
+    }
+
+    fn is_range_locked(&self, range: &Range<u64>, kind: LockKind) -> Result<bool, Errno> {
+        fd::is_range_locked(self.fd.as_fd(), &of_programs(range), kind)
+    }
+}
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        if let Err(error) = self.publish() {
+            let file = self.node.display_path();
+            tracing::warn!(file, %error, "unlocked before all was written: others do not see it yet");
+        }
+        // A fork's child may have the descriptor still.
+        let fd = self.fd.as_fd();
+        let _ = fd::unlock(fd);
+        let _ = fd::unlock_range(fd, &(0..u64::MAX));
+    }
+}
+
+impl NodeOps {
+    /// Takes over what others wrote to the source by now, if there is anything: whether there was. What is written of ours is made durable
+    /// before.
+    ///
+    /// Context: no lock held; may block on I/O.
+    ///
+    /// # Errors
+    /// Those of `ask` and of the source; `EBUSY` if what they wrote cannot be taken over, because of pins or of threads of this process
+    /// that go on writing.
+    fn see_others(&self, ask: impl Fn() -> Result<Stat, Errno>) -> Result<bool, Errno> {
+        let file = self.file();
+        for _ in 0..ATTEMPTS {
+            let look = file.look();
+            let stat = ask()?;
+            if file.is_out_of_sight() || self.shared.may_hide_changes(nanoseconds(stat.mtime)) {
+                file.doubt_data();
+            }
+            if !file.shows_news_or_change(&stat, look) {
+                return Ok(false);
+            }
+            if let Some(mapping) = file.mapping().filter(|mapping| mapping.is_dirty()) {
+                mapping.sync()?;
+            }
+            let opens = file.opens.lock();
+            match self.revalidate(Some(&opens), &ask)? {
+                Looked::TookOver => return Ok(true),
+                Looked::Same => return Ok(false),
+                Looked::OursHolds => {}
+            }
+        }
+        Err(Errno::EBUSY)
+    }
+
+    /// Looks at the source as an open does: whether others changed the file, and that was taken over. While something of ours
+    /// waits to be written, ours holds. An open file that others replaced stays the one that was opened.
+    ///
+    /// Context: no lock held; may block on I/O.
+    ///
+    /// # Errors
+    /// As [`NodeOps::see_others`].
+    pub(super) fn see_others_unless_unwritten(&self) -> Result<bool, Errno> {
+        let has_unwritten = |mapping: Arc<AddressSpace>| mapping.has_unwritten();
+        if self.shared.options.exclusive || self.file().mapping().is_some_and(has_unwritten) {
+            return Ok(false);
+        }
+        match self.see_others(|| self.stat()) {
+            Err(Errno::ESTALE) => Ok(false),
+            seen => seen,
+        }
+    }
+}
+
+impl Shared {
+    /// Whether a change that came after one with this stamp, in nanoseconds, may have the same.
+    fn may_hide_changes(&self, stamp: i64) -> bool {
+        self.has_coarse_stamps && nanoseconds(realtime()).abs_diff(stamp) <= TICKS
+    }
+}

@@ -1,0 +1,58 @@
+//! Locks of an open file, which exclude other handles and other processes.
+
+use foliocache_sys::Errno;
+use foliocache_sys::fd::LockKind;
+use std::ops::Range;
+
+/// What a call that locks does if somebody else has a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contended {
+    /// It waits, without end.
+    Wait,
+    /// It fails with `EAGAIN`.
+    Fail,
+}
+
+/// The locks of one handle: one of the whole file (`flock(2)`), and locks of byte ranges. The two kinds know nothing of each
+/// other.
+///
+/// Whoever gets a lock sees what others had written to the backing store by then. Before an exclusive lock ends, or becomes a shared
+/// one, what was written is in the store. Dropping this takes all of them away, in that order; in a forked child it does nothing.
+pub trait FileLocks: Send + Sync {
+    /// Locks the file, in place of the lock that the handle has. May block for others, and on I/O.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it is not to wait; `ENOLCK`; those of the backing store, and `EBUSY` if what others wrote cannot be
+    /// taken over: then the handle has no lock.
+    fn lock(&self, kind: LockKind, contended: Contended) -> Result<(), Errno>;
+
+    /// Takes the lock of [`FileLocks::lock`] away, if there is one. May block on I/O.
+    ///
+    /// # Errors
+    /// Those of writing to the backing store: then the lock stays.
+    fn unlock(&self) -> Result<(), Errno>;
+
+    /// Locks a range, in place of what the handle has locked of it. As [`FileLocks::lock`].
+    ///
+    /// # Errors
+    /// As [`FileLocks::lock`]; `EBADF` for a shared lock of a handle that may not read, or an exclusive one of a handle that may
+    /// not write; `EINVAL` for an empty range, or one that begins beyond the largest offset.
+    fn lock_range(
+        &self,
+        range: &Range<u64>,
+        kind: LockKind,
+        contended: Contended,
+    ) -> Result<(), Errno>;
+
+    /// Takes the locks of [`FileLocks::lock_range`] away from a range. As [`FileLocks::unlock`].
+    ///
+    /// # Errors
+    /// As [`FileLocks::unlock`].
+    fn unlock_range(&self, range: &Range<u64>) -> Result<(), Errno>;
+
+    /// Whether somebody else has a lock in the range that excludes one of this kind.
+    ///
+    /// # Errors
+    /// As [`FileLocks::lock_range`].
+    fn is_range_locked(&self, range: &Range<u64>, kind: LockKind) -> Result<bool, Errno>;
+}
