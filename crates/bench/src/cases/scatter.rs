@@ -143,7 +143,7 @@ impl Case for Scatter {
                 one.add(shape.name, variant, Work::pass(1, "pages/s", rounds));
             }
             one.ratios = vec![
-                shape.vs_kernel.clone(),
+                shape.vs_kernel,
                 RatioPlan::new(shape.p99_vs_kernel, 0, 1).of_p99(),
                 RatioPlan::new(shape.exclusive_vs_shared, 2, 0),
             ];

@@ -6,10 +6,10 @@ use foliocache_sys::Errno;
 use super::OpenFile;
 
 impl OpenFile {
-    /// Bytes from `iocb.pos` on without a copy, up to the end of their folio; see [`AddressSpace::view`].
+    /// Bytes from `iocb.pos` on without a copy, up to the end of their folio; see [`AddressSpace::view`](foliocache_mm::AddressSpace::view).
     ///
     /// # Errors
-    /// As [`OpenFile::read_at`], and `EAGAIN` of [`AddressSpace::read`].
+    /// As [`OpenFile::read_at`], and `EAGAIN` of [`AddressSpace::read`](foliocache_mm::AddressSpace::read).
     #[inline]
     pub fn view(&self, iocb: &mut Iocb, len: usize) -> Result<View, Errno> {
         self.check_read(iocb.pos)?;
@@ -17,10 +17,10 @@ impl OpenFile {
         self.mapping.view(&self.readahead, iocb, len)
     }
 
-    /// All `len` bytes from `iocb.pos` on, `None` if the file ends before; see [`AddressSpace::view_exact`].
+    /// All `len` bytes from `iocb.pos` on, `None` if the file ends before; see [`AddressSpace::view_exact`](foliocache_mm::AddressSpace::view_exact).
     ///
     /// # Errors
-    /// As [`OpenFile::view`], `ENOBUFS` and `ENOMEM` of [`AddressSpace::view_exact`].
+    /// As [`OpenFile::view`], `ENOBUFS` and `ENOMEM` of [`AddressSpace::view_exact`](foliocache_mm::AddressSpace::view_exact).
     #[inline]
     pub fn view_exact(&self, iocb: &mut Iocb, len: usize) -> Result<Option<View>, Errno> {
         self.check_read(iocb.pos)?;
