@@ -268,12 +268,19 @@ impl Frames {
     /// beside `keep` are not enough to move what is in it, or when somebody waits for frames.
     /// The caller ends the isolation with [`Frames::unisolate`]. Does not sleep.
     /// Context: no lock of rank `Frames` or inner.
-    pub fn isolate_fragmented(&self, keep: u64) -> Option<BlockNumber> {
+    pub fn isolate_fragmented(
+        &self,
+        keep: u64,
+        except: &HashSet<BlockNumber>,
+    ) -> Option<BlockNumber> {
         // Its free frames go from the available ones, and so do those that its folios move to.
         if self.has_waiters() || self.available() < keep + u64::from(BLOCK_FRAMES) {
             return None;
         }
-        let used_in_part = |table: &Table, block| (1..BLOCK_FRAMES).contains(&table.free_in(block));
+        let used_in_part = |table: &Table, block| {
+            (1..BLOCK_FRAMES).contains(&table.free_in(block))
+                && !except.contains(&BlockNumber(block))
+        };
         self.isolate_emptiest(1, used_in_part).pop()
     }
 }

@@ -15,14 +15,16 @@
 //!
 //! 1. A pass of compaction takes a bounded part of the time (a [`PART`]th), however large the cache.
 //! 2. It moves a folio or leaves it alone, and never drops one.
+//! 3. A block that a folio could not be moved out of is left alone as long as there are others: it would be the emptiest each time.
 
 use foliocache_sync::Arc;
+use foliocache_sync::collections::HashSet;
 use foliocache_sync::time::{Duration, Instant, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
 use super::MAX_TURNS;
 use super::given_up::GivenUp;
-use crate::frames::{BLOCK_FRAMES, FrameKind};
+use crate::frames::{BLOCK_FRAMES, BlockNumber, FrameKind};
 use crate::mm::Mm;
 use crate::stats::bump;
 
@@ -47,17 +49,26 @@ const SHARE: u64 = 64;
 /// Blocks that a cache has at least before one is kept free for compaction.
 const SPARE_FROM: u64 = 24;
 
+/// What the thread remembers of compaction.
+#[derive(Default)]
+struct Compaction {
+    /// Not before this.
+    next: Option<Instant>,
+    /// Invariant 3.
+    left_alone: HashSet<BlockNumber>,
+}
+
 impl Mm {
     pub(crate) fn start_background(self: &Arc<Self>) -> Result<(), Errno> {
-        let (name, mut next_compaction) = ("foliocache-reclaim", None);
+        let (name, mut compaction) = ("foliocache-reclaim", Compaction::default());
         self.background
             .start(name, Some(PERIOD), self.panics(), self, move |mm, _| {
-                Some(mm.balance(&mut next_compaction))
+                Some(mm.balance(&mut compaction))
             })
     }
 
     /// One round of the background reclaimer; returns how long it may sleep unasked.
-    fn balance(&self, next_compaction: &mut Option<Instant>) -> Duration {
+    fn balance(&self, compaction: &mut Compaction) -> Duration {
         self.give_up_metadata();
         self.frames.grow_ahead();
         let now = coarse_monotonic_ms();
@@ -87,7 +98,7 @@ impl Mm {
             }
         }
         self.frames.punch_leaving();
-        self.compact(next_compaction);
+        self.compact(compaction);
         match self.frames.is_fragmented() {
             true => period.min(PAUSE),
             false => period,
@@ -137,27 +148,27 @@ impl Mm {
         }
     }
 
-    /// Makes some blocks whole if chunks are missing and it is time: not before `next`.
+    /// Makes some blocks whole if chunks are missing and it is time.
     ///
     /// Context: the background reclaimer. Tries folio locks; does not sleep but for a block's lock.
-    fn compact(&self, next: &mut Option<Instant>) {
+    fn compact(&self, compaction: &mut Compaction) {
         let start = Instant::now();
-        if !self.frames.is_fragmented() || next.is_some_and(|next| start < next) {
+        if !self.frames.is_fragmented() || compaction.next.is_some_and(|next| start < next) {
             return;
         }
         if self.frames.take_fragmented() {
             let blocks = (self.frames.capacity() / u64::from(BLOCK_FRAMES) / SHARE).max(1);
-            let whole = self.compact_blocks(blocks as usize);
+            let whole = self.compact_blocks(blocks as usize, &mut compaction.left_alone);
             bump(&self.compacted, whole);
         }
-        *next = start.checked_add(PAUSE.max(start.elapsed() * PART));
+        compaction.next = start.checked_add(PAUSE.max(start.elapsed() * PART));
     }
 
-    fn compact_blocks(&self, want: usize) -> u64 {
+    fn compact_blocks(&self, want: usize, left_alone: &mut HashSet<BlockNumber>) -> u64 {
         // What the blocks chosen so far need comes on top.
         let (mut blocks, mut used) = (Vec::new(), 0);
         while blocks.len() < want
-            && let Some(block) = self.frames.isolate_fragmented(used)
+            && let Some(block) = self.frames.isolate_fragmented(used, left_alone)
         {
             used += self.frames.block_frames(block).len() as u64;
             blocks.push(block);
@@ -169,8 +180,14 @@ impl Mm {
             }
         }
         let mut whole = 0;
+        if blocks.is_empty() {
+            left_alone.clear();
+        }
         for block in blocks {
-            whole += u64::from(self.frames.block_frames(block).is_empty());
+            match self.frames.block_frames(block).is_empty() {
+                true => whole += 1,
+                false => _ = left_alone.insert(block),
+            }
             self.frames.unisolate(block);
         }
         whole
