@@ -13,8 +13,8 @@ mod stuck;
 
 use common::{Random, Store, assert_empty, pattern, stress_scale};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, FolioPin, IoSegment,
-    Iocb, IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Extent, FaultMode, FolioPin,
+    IoSegment, Iocb, IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode,
     ReadaheadState, Request, View, Vma, VmaAccess, read_batch,
 };
 use foliocache_sys::Errno;
@@ -64,17 +64,9 @@ impl Faulty {
         let bytes = self.durable.as_ref().unwrap_or(&self.store.bytes);
         bytes.lock().unwrap()[pos as usize]
     }
-}
 
-impl AddressSpaceOperations for Faulty {
-    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        self.store.read_folios(pos, segments)
-    }
-
-    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
-        if self.fails() && self.now(4) {
-            return Err(Errno::EIO);
-        }
+    /// Writes all of it, or some.
+    fn write_some(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
         let whole = segments.iter().map(IoSegment::len).sum::<usize>();
         if whole <= PAGE_SIZE || !self.now(3) {
             return self.store.writepages(pos, segments);
@@ -92,6 +84,31 @@ impl AddressSpaceOperations for Faulty {
             left -= len;
         }
         self.store.writepages(pos, &short)
+    }
+}
+
+impl AddressSpaceOperations for Faulty {
+    fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.store.read_folios(pos, segments)
+    }
+
+    fn writepages(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        match self.fails() && self.now(4) {
+            true => Err(Errno::EIO),
+            false => self.write_some(pos, segments),
+        }
+    }
+
+    /// As often as if there were one: where most passes over a file fail nobody gets on.
+    fn write_extents(&self, extents: &mut [Extent<'_>]) {
+        let fails = self.fails() && self.now(4);
+        let bad = fails.then(|| self.random.lock().unwrap().below(extents.len() as u64) as usize);
+        for (nr, extent) in extents.iter_mut().enumerate() {
+            extent.written = Some(match bad == Some(nr) {
+                true => Err(Errno::EIO),
+                false => self.write_some(extent.pos, extent.segments()),
+            });
+        }
     }
 
     fn flush(&self) -> Result<(), Errno> {
@@ -690,7 +707,10 @@ fn stress(mode: FaultMode, resize: bool, huge: bool, time: Duration) {
                 let stats = mm.stats();
                 stuck::abort(&format!("nobody gets on after {now} steps: {stats:?}"));
             }
-            if start.elapsed() > time || workers.iter().any(|worker| worker.is_finished()) {
+            // A slow machine gets the time until memory was short.
+            let is_over = start.elapsed() > time
+                && (mm.stats().files.evicted_pages > 0 || start.elapsed() > 60 * time);
+            if is_over || workers.iter().any(|worker| worker.is_finished()) {
                 stop.store(true, Ordering::Relaxed);
             }
             thread::sleep(Duration::from_micros(100));
