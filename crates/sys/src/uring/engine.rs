@@ -292,8 +292,8 @@ impl Engine {
         }
     }
 
-    /// Writes all of `extents`, in any order and many at a time, and tells in each what became of it. Blocks until all have
-    /// ended. Costs a ring for each call that is under way at a time, of which four are kept: a descriptor and 8 KiB each.
+    /// Writes `extents`, in any order and many at a time, and tells in each what became of it. Blocks until all have
+    /// ended, but for nothing else: of an extent whose write would wait for more it tells nothing, and that is to be written without a ring. Costs a ring for each call that is under way at a time, of which four are kept: a descriptor and 8 KiB each.
     ///
     /// # Errors
     ///

@@ -71,6 +71,10 @@ impl Piece {
             };
         }
         match Errno::from_raw(-result) {
+            // A write that would wait is its caller's.
+            Errno::EAGAIN if self.direction == Direction::Write => {
+                self.error = Some(Errno::EAGAIN);
+            }
             Errno::EINTR | Errno::EAGAIN if self.retries < MAX_RETRIES => {
                 self.retries += 1;
                 if self.retries > 8 {
@@ -96,14 +100,20 @@ impl Piece {
                 let (addr, len) = (run.iov_base.cast::<u8>(), run.iov_len as u32);
                 match direction {
                     Direction::Read => opcode::Read::new(file, addr, len).offset(pos).build(),
-                    Direction::Write => opcode::Write::new(file, addr, len).offset(pos).build(),
+                    Direction::Write => opcode::Write::new(file, addr, len)
+                        .offset(pos)
+                        .rw_flags(libc::RWF_NOWAIT)
+                        .build(),
                 }
             }
             (runs, direction) => {
                 let (list, count) = (runs.as_ptr(), runs.len() as u32);
                 match direction {
                     Direction::Read => opcode::Readv::new(file, list, count).offset(pos).build(),
-                    Direction::Write => opcode::Writev::new(file, list, count).offset(pos).build(),
+                    Direction::Write => opcode::Writev::new(file, list, count)
+                        .offset(pos)
+                        .rw_flags(libc::RWF_NOWAIT)
+                        .build(),
                 }
             }
         }

@@ -7,6 +7,9 @@
 //! does something else: what speaks against callers' rings for reads in the background does not hold here. The worker would
 //! serve these writes as fast, but its reads would wait behind their submission.
 //!
+//! A write that would wait for more than the device is refused (`RWF_NOWAIT`), and left to the caller: one into a hole, say. The ring
+//! would give it to a thread of the kernel, one of many for each thread of the application, which would wait for the same lock.
+//!
 //! # Invariants
 //!
 //! 1. A ring that lies idle has no entry in its queues.
@@ -47,7 +50,7 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// Writes all of `extents`, and tells in each what became of it.
+    /// Writes `extents`, and tells in each what became of it; of one that would wait nothing.
     ///
     /// # Errors
     /// There is no ring, or the kernel takes no more from it: what is not told of was perhaps written, perhaps not.
@@ -76,7 +79,10 @@ impl Writes {
         Flight::new(&mut ring, fd, &mut pieces).run()?;
         let mut start = 0;
         for (extent, end) in extents.iter_mut().zip(ends) {
-            extent.written = Some(prefix(&pieces[start..end]));
+            extent.written = match prefix(&pieces[start..end]) {
+                Err(Errno::EAGAIN | Errno::EOPNOTSUPP) => None,
+                told => Some(told),
+            };
             start = end;
         }
         let mut idle = lock(&self.idle);
