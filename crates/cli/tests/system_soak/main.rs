@@ -512,6 +512,11 @@ fn finish(cache: Cache, parts: Vec<Part>) -> Done {
             ("resident_pages", stats.files.resident_pages),
             ("folios", stats.files.folios),
             ("in_use_pages", stats.memory.in_use_pages),
+            // What keeps them, perhaps.
+            ("dirty_pages", stats.files.dirty_pages),
+            ("writeback_pages", stats.files.writeback_pages),
+            ("unstable_pages", stats.files.unstable_pages),
+            ("pinned_pages", stats.files.pinned_pages),
         ]))
     })?;
     wait_for("the library to come to rest", || library_gauges(&cache))?;
