@@ -40,6 +40,7 @@ use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::fd::{self, BorrowedFd, Extent, IoSegment};
+use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd::AsFd};
 use std::ops::Range;
 
@@ -252,43 +253,48 @@ pub(super) fn write_extents(
         nr += 1;
     }
     let rest = &mut extents[nr..];
-    // The descriptor for direct I/O may not be open yet, and is not opened for parts of pages.
-    if let Some(engine) = engine
-        && rest
-            .iter()
-            .any(|extent| is_whole_page_in(extent.pos..extent.end()))
-        && let Some(direct) = fds.direct(shared)
-    {
-        let block = direct.block as u64;
-        let is_free = |extent: &Extent<'_>| {
-            let overlaps =
-                |cached: &Range<u64>| cached.start < extent.end() && extent.pos < cached.end;
-            !cached.as_ref().is_some_and(overlaps)
-        };
-        let is_direct = |extent: &Extent<'_>| {
-            extent.pos.is_multiple_of(block) && extent.end().is_multiple_of(block)
-        };
-        let together = rest
-            .iter_mut()
-            .filter(|extent| is_direct(extent) && is_free(extent));
-        let mut together: Vec<_> = together.collect();
-        // What the ring could not take the way without a ring can.
-        let _ = engine.write_all(direct.fd.as_fd(), &mut together);
-        for extent in together {
-            match extent.written {
-                Some(Err(Errno::EINVAL)) => {
-                    fds.give_up_direct(shared, Errno::EINVAL);
-                    extent.written = None;
-                }
-                Some(_) => count(&shared.counters.direct_writes),
-                None => {}
-            }
-        }
+    if let Some(engine) = engine {
+        write_together(shared, fds, engine, rest, cached.as_ref());
     }
     for extent in rest.iter_mut().filter(|extent| extent.written.is_none()) {
         write_one(extent, &mut cached);
     }
     all
+}
+
+/// Writes those of `extents` through a ring that can be direct as a whole and have nothing in the kernel's cache, and tells in each what became
+/// of it. The others are to be written one by one, and so is what the ring could not take.
+fn write_together(
+    shared: &Shared,
+    fds: &Descriptors,
+    engine: &Engine,
+    extents: &mut [Extent<'_>],
+    cached: Option<&Range<u64>>,
+) {
+    // The descriptor for direct I/O may not be open yet, and is not opened for parts of pages.
+    let has_page = |extent: &Extent<'_>| is_whole_page_in(extent.pos..extent.end());
+    let wanted = extents.iter().any(has_page);
+    let Some(direct) = wanted.then(|| fds.direct(shared)).flatten() else {
+        return;
+    };
+    let block = direct.block as u64;
+    let is_fit = |extent: &&mut Extent<'_>| {
+        let overlaps = |cached: &Range<u64>| cached.start < extent.end() && extent.pos < cached.end;
+        let is_direct = extent.pos.is_multiple_of(block) && extent.end().is_multiple_of(block);
+        is_direct && !cached.is_some_and(overlaps)
+    };
+    let mut together: Vec<_> = extents.iter_mut().filter(is_fit).collect();
+    let _ = engine.write_all(direct.fd.as_fd(), &mut together);
+    for extent in together {
+        match extent.written {
+            Some(Err(Errno::EINVAL)) => {
+                fds.give_up_direct(shared, Errno::EINVAL);
+                extent.written = None;
+            }
+            Some(_) => count(&shared.counters.direct_writes),
+            None => {}
+        }
+    }
 }
 
 /// Whether something of a range may go by the descriptor for direct I/O.

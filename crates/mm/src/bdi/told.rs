@@ -249,7 +249,8 @@ impl BackingDevInfo {
 }
 
 impl AddressSpace {
-    /// Calls the store, of which [`BackingDevInfo::tell_hung`] knows meanwhile. All that may wait for the medium is called so.
+    /// Calls the store, of which [`BackingDevInfo::tell_hung`] knows meanwhile. All that may wait for the medium is called so, but for
+    /// reads in the background ([`BackingDevInfo::note_asked`]).
     pub(crate) fn ask_store<R>(&self, call: impl FnOnce(&dyn AddressSpaceOperations) -> R) -> R {
         let _asked = self.bdi().ask();
         call(&*self.ops)

@@ -265,12 +265,8 @@ impl Engine {
         pos: u64,
         segments: &[IoSegment<'_>],
     ) -> Result<usize, Errno> {
-        let device = &self.shared.device;
         let read = || fd::read_segments(fd, pos, segments);
-        match device.is_due() {
-            true => device.watch(read),
-            false => read(),
-        }
+        self.shared.device.run(read)
     }
 
     /// Writes as [`crate::fd::write_segments`] does, and learns as [`Engine::read_blocking`] does. Blocks.
@@ -284,16 +280,17 @@ impl Engine {
         pos: u64,
         segments: &[IoSegment<'_>],
     ) -> Result<usize, Errno> {
-        let device = &self.shared.device;
         let write = || fd::write_segments(fd, pos, segments);
-        match device.is_due() {
-            true => device.watch(write),
-            false => write(),
-        }
+        self.shared.device.run(write)
     }
 
-    /// Writes `extents`, in any order and many at a time, and tells in each what became of it. Blocks until all have
-    /// ended, but for nothing else: of an extent whose write would wait for more it tells nothing, and that is to be written without a ring. Costs a ring for each call that is under way at a time, of which four are kept: a descriptor and 8 KiB each.
+    /// Writes `extents`, in any order and many at a time, and tells in each what became of it. Blocks until all have ended.
+    ///
+    /// A write that would wait for more than the device, as one into a hole does, is not made. Of its extent nothing is
+    /// told, and the caller writes it without a ring.
+    ///
+    /// Costs a ring for each call that is under way at a time, of which four are kept: a descriptor and some pages of
+    /// memory each, outside any cache's bound.
     ///
     /// # Errors
     ///

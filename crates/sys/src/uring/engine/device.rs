@@ -54,15 +54,23 @@ impl Device {
         self.synchronous.load(Ordering::Relaxed)
     }
 
-    /// Whether the next read is to be a watched one.
-    pub(super) fn is_due(&self) -> bool {
+    /// Whether the next one is to be watched.
+    fn is_due(&self) -> bool {
         // Relaxed: see the module.
         let reads = self.reads.fetch_add(1, Ordering::Relaxed);
         reads < 8 || reads.is_multiple_of(WATCH_EVERY)
     }
 
-    /// Runs a blocking read and learns from it.
-    pub(super) fn watch<R>(&self, read: impl FnOnce() -> R) -> R {
+    /// Runs a blocking read or write; learns from the first ones and from one in 32.
+    pub(super) fn run<R>(&self, io: impl FnOnce() -> R) -> R {
+        match self.is_due() {
+            true => self.watch(io),
+            false => io(),
+        }
+    }
+
+    /// Runs a blocking read or write and learns from it.
+    fn watch<R>(&self, read: impl FnOnce() -> R) -> R {
         let before = sleeps();
         let result = read();
         self.learn(sleeps() != before);
