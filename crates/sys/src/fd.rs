@@ -203,6 +203,11 @@ pub fn write_segments(
     Ok(done)
 }
 
+/// Writes a batch with one call; returns the bytes.
+pub(crate) fn write_batch(fd: BorrowedFd<'_>, pos: u64, batch: &Batch) -> Result<usize, Errno> {
+    moved(libc::pwritev, fd, pos, batch)
+}
+
 /// What a descriptor was opened for.
 ///
 /// # Errors

@@ -286,9 +286,6 @@ impl Engine {
 
     /// Writes `extents`, in any order and many at a time, and tells in each what became of it. Blocks until all have ended.
     ///
-    /// A write that would wait for more than the device, as one into a hole does, is not made. Of its extent nothing is
-    /// told, and the caller writes it without a ring.
-    ///
     /// Costs a ring for each call that is under way at a time, of which four are kept: a descriptor and some pages of
     /// memory each, outside any cache's bound.
     ///

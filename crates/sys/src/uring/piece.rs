@@ -23,6 +23,8 @@ pub(super) const MAX_RETRIES: u32 = 1000;
 pub(super) enum Next {
     Done,
     Again,
+    /// A write that would wait for more than the device.
+    Blocked,
 }
 
 /// Where the bytes go.
@@ -71,9 +73,9 @@ impl Piece {
             };
         }
         match Errno::from_raw(-result) {
-            // A write that would wait is its caller's.
-            Errno::EAGAIN if self.direction == Direction::Write => {
-                self.error = Some(Errno::EAGAIN);
+            Errno::EAGAIN | Errno::EOPNOTSUPP if self.direction == Direction::Write => {
+                self.retries += 1;
+                return Next::Blocked;
             }
             Errno::EINTR | Errno::EAGAIN if self.retries < MAX_RETRIES => {
                 self.retries += 1;
@@ -90,6 +92,23 @@ impl Piece {
             error => self.error = Some(error),
         }
         Next::Done
+    }
+
+    /// Whether it is a write that was refused twice, as it would wait.
+    pub(super) fn is_blocked_again(&self) -> bool {
+        self.retries > 1
+    }
+
+    /// Writes what is left without a ring, and waits.
+    pub(super) fn write_blocking(&mut self, fd: BorrowedFd<'_>) -> Next {
+        match fd::write_batch(fd, self.pos, &self.memory) {
+            // No piece is that long.
+            Ok(moved) => self.complete(fd, moved as i32),
+            Err(error) => {
+                self.error = Some(error);
+                Next::Done
+            }
+        }
     }
 
     /// The operation that moves what is left of the piece.

@@ -292,7 +292,8 @@ impl Worker {
             }
             match piece.complete(active.fd.as_fd(), entry.result()) {
                 Next::Again => self.ready.push_front(id),
-                Next::Done => {
+                // No read is blocked.
+                Next::Done | Next::Blocked => {
                     active.left -= 1;
                     if active.left == 0 {
                         ended.extend(self.active[id.io as usize].take());

@@ -7,8 +7,13 @@
 //! does something else: what speaks against callers' rings for reads in the background does not hold here. The worker would
 //! serve these writes as fast, but its reads would wait behind their submission.
 //!
-//! A write that would wait for more than the device is refused (`RWF_NOWAIT`), and left to the caller: one into a hole, say. The ring
-//! would give it to a thread of the kernel, one of many for each thread of the application, which would wait for the same lock.
+//! A write that would wait for more than the device is refused by the ring (`RWF_NOWAIT`). It would give it to a thread of the kernel, one of
+//! several for each thread of the application. One such write at a time is made without a ring, while others are in flight:
+//!
+//! ```text
+//!  refused ──▶ the first of them: pwritev. That mostly takes the hindrance away, as when the file's times had to change
+//!      └─────▶ the others: the ring once more ── refused again ──▶ pwritev, as for writes into holes
+//! ```
 //!
 //! # Invariants
 //!
@@ -50,7 +55,7 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// Writes `extents`, and tells in each what became of it; of one that would wait nothing.
+    /// Writes all of `extents`, and tells in each what became of it.
     ///
     /// # Errors
     /// There is no ring, or the kernel takes no more from it: what is not told of was perhaps written, perhaps not.
@@ -79,10 +84,7 @@ impl Writes {
         Flight::new(&mut ring, fd, &mut pieces).run()?;
         let mut start = 0;
         for (extent, end) in extents.iter_mut().zip(ends) {
-            extent.written = match prefix(&pieces[start..end]) {
-                Err(Errno::EAGAIN | Errno::EOPNOTSUPP) => None,
-                told => Some(told),
-            };
+            extent.written = Some(prefix(&pieces[start..end]));
             start = end;
         }
         let mut idle = lock(&self.idle);
@@ -119,6 +121,8 @@ struct Flight<'f> {
     next: usize,
     /// Pieces that came back short.
     again: Vec<usize>,
+    /// Pieces that would wait.
+    blocked: Vec<usize>,
     /// Invariant 2.
     in_flight: usize,
     bytes_in_flight: usize,
@@ -140,6 +144,7 @@ impl<'f> Flight<'f> {
             pieces,
             next: 0,
             again: Vec::new(),
+            blocked: Vec::new(),
             in_flight: 0,
             bytes_in_flight: 0,
         }
@@ -148,8 +153,12 @@ impl<'f> Flight<'f> {
     fn run(&mut self) -> Result<(), Errno> {
         loop {
             self.push();
+            self.write_one_blocked();
             if self.in_flight == 0 {
-                return Ok(());
+                if self.again.is_empty() && self.blocked.is_empty() {
+                    return Ok(());
+                }
+                continue;
             }
             // Not one by one: a call costs as much as several submissions.
             let enough = self.in_flight.div_ceil(4);
@@ -188,9 +197,28 @@ impl<'f> Flight<'f> {
             let piece = &mut self.pieces[at];
             self.in_flight -= 1;
             self.bytes_in_flight -= piece.memory.left();
-            if piece.complete(self.fd, entry.result()) == Next::Again {
-                self.again.push(at);
+            match piece.complete(self.fd, entry.result()) {
+                Next::Done => {}
+                Next::Again => self.again.push(at),
+                Next::Blocked => self.blocked.push(at),
             }
         }
+    }
+
+    /// Writes one of the pieces that would wait, and has the ring try those again that it has refused once.
+    fn write_one_blocked(&mut self) {
+        let Some(at) = self.blocked.pop() else { return };
+        // What was submitted goes on meanwhile.
+        let _ = self.ring.kernel.submit();
+        match self.pieces[at].write_blocking(self.fd) {
+            Next::Done => {}
+            Next::Again => self.again.push(at),
+            Next::Blocked => self.blocked.push(at),
+        }
+        let pieces = &self.pieces;
+        let once = self
+            .blocked
+            .extract_if(.., |&mut at| !pieces[at].is_blocked_again());
+        self.again.extend(once);
     }
 }
