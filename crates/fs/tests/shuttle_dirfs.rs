@@ -35,11 +35,15 @@ struct Small {
     mm: Arc<Mm>,
     fs: Arc<DirFs>,
     names: Arc<SuperBlock>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Small {
     fn new(seed: u64) -> Small {
+        Small::with(seed, |_| {})
+    }
+
+    fn with(seed: u64, set: impl FnOnce(&mut DirFsOptions)) -> Small {
         let folder = on_tmpfs();
         let mm = Mm::new(MmConfig::new(8 << 20)).expect("a cache");
         let mut options = DirFsOptions::default();
@@ -49,12 +53,13 @@ impl Small {
             1 => WritebackAtClose::Delayed,
             _ => WritebackAtClose::Wait,
         };
+        set(&mut options);
         let fs = Arc::new(DirFs::open(&mm, folder.path(), options).expect("a directory"));
         Small {
             names: Arc::new(SuperBlock::new(fs.clone(), &mm)),
             mm,
             fs,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -246,6 +251,40 @@ fn a_file_without_a_name_keeps_its_data_from_one_opening_to_the_next() {
         });
         join([closer]);
         join(openers);
+        let small = Arc::into_inner(small).expect("the threads are gone");
+        small.end();
+    });
+}
+
+/// What is asked of a file that was opened without a descriptor, while its name goes.
+#[test]
+fn a_file_that_was_opened_from_the_cache_has_attributes_when_its_name_goes() {
+    run(400, |seed| {
+        let small = Arc::new(Small::with(seed, |options| {
+            options.exclusive = true;
+            options.path_descriptors = 0;
+        }));
+        std::fs::write(small.folder.path().join("v"), [1; LEN]).expect("a file");
+        for _ in 0..2 {
+            assert_whole(&small.open("v", false).expect("it is there"));
+        }
+        let without = small.open("v", false).expect("it is there");
+        assert_eq!(small.fs.stats().opens_from_cache, 1);
+        let none = OsStr::new("user.none");
+        let asker = spawn(&small, move |small| {
+            let found = small.fs.getxattr(without.inode(), none);
+            assert_eq!(found, Err(Errno::ENODATA));
+            assert_whole(&without);
+        });
+        let remover = spawn(&small, move |small| {
+            if seed / 3 % 2 == 1 {
+                return small.unlink("v");
+            }
+            drop(small.make(".t", 2));
+            small.rename(".t", "v");
+            small.unlink("v");
+        });
+        join([asker, remover]);
         let small = Arc::into_inner(small).expect("the threads are gone");
         small.end();
     });

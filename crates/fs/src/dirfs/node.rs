@@ -31,7 +31,7 @@
 //! # Memory ordering
 //!
 //! `unlinked` is `Relaxed`: it is set under `location` and read there, or by calls that come after it, or that
-//! may as well have come before.
+//! may as well have come before. Who reads it without and needs the descriptor looks at `location` afterwards.
 
 mod location;
 
@@ -235,7 +235,8 @@ impl DirNode {
             return Ok(fd);
         }
         if self.is_unlinked() {
-            return Err(Errno::ENOENT);
+            // Its descriptor is kept from the moment that it is unlinked, which may have just been.
+            return self.held_fd().ok_or(Errno::ENOENT);
         }
         match self.walk() {
             Err(Errno::ESTALE) => {}

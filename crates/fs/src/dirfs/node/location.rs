@@ -139,10 +139,10 @@ impl DirNode {
             return false;
         }
         let _moves = self.shared.moves.read();
+        let mut location = self.location.lock();
         // Relaxed: see the module's header.
         self.unlinked.store(true, Ordering::Relaxed);
         let spare = self.spare.lock().take();
-        let mut location = self.location.lock();
         let old = match &*location {
             Location::Named(_) => Some(mem::replace(&mut *location, Location::Pinned(fd))),
             Location::Root | Location::Pinned(_) | Location::Detached => None,
