@@ -50,6 +50,9 @@ impl CacheBuilder {
 
     /// The share of the memory for pages (the bound less tables and names), in percent, that may be dirty before the cache writes it
     /// back by itself. Above 0 and below [`dirty_percent`](Self::dirty_percent). Default: 10.
+    ///
+    /// While programs dirty again much of what was written back for want of room, this limit rises, to three quarters of the other
+    /// at most.
     pub fn dirty_background_percent(mut self, percent: u32) -> Self {
         self.config.dirty_background_percent = percent;
         self
@@ -57,6 +60,9 @@ impl CacheBuilder {
 
     /// The share of the memory for pages, in percent, that may be dirty before writers wait: at most 90. Directories share it by
     /// how fast they are written. Default: 40.
+    ///
+    /// While programs dirty again much of what was written back for want of room, this limit rises by half, to 60 at most. What they
+    /// change all the time, an index that is loaded for example, is written less often then.
     pub fn dirty_percent(mut self, percent: u32) -> Self {
         self.config.dirty_percent = percent;
         self

@@ -469,15 +469,22 @@ impl AddressSpace {
         written: Range<usize>,
     ) -> u64 {
         let newly = locked.add_dirty(grains, written);
-        if !locked.state.load().has(flag::DIRTY) {
+        let seen = locked.state.load();
+        if !seen.has(flag::DIRTY) {
             self.mark_newly_dirty(locked);
+        } else if !seen.has(flag::AGAIN) {
+            locked.state.set(flag::AGAIN);
         }
         grains::pages(locked.order(), newly)
     }
 
     #[cold]
     fn mark_newly_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
-        locked.state.set(flag::DIRTY);
+        let before = locked.state.set(flag::DIRTY);
+        if before.has(flag::EARLY) {
+            locked.state.clear(flag::EARLY);
+            self.bdi.note_dirtied_again(locked.nr_pages());
+        }
         self.index.lock().set_mark(locked.index().0, Mark::Dirty);
         self.count(Count::Dirty, locked.nr_pages());
         self.bdi.queue_dirty(self);

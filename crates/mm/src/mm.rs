@@ -53,7 +53,8 @@ pub struct MmConfig {
     pub limit: u64,
     /// Share of the bound that may be dirty before writeback starts, in percent.
     pub dirty_background_percent: u32,
-    /// Share of the bound that may be dirty before writers wait, in percent.
+    /// Share of the bound that may be dirty before writers wait, in percent. Half as much again, up to 60, where much
+    /// of what was written for want of room is dirtied again.
     pub dirty_percent: u32,
     /// How long data stays dirty before it is written without anybody asking.
     pub dirty_expire: Duration,

@@ -71,6 +71,8 @@ const FEW_RATIO: f64 = 0.5;
 /// The limits of one file system at a moment, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
+    /// The flusher works from here on if nothing that it writes is dirtied again.
+    least: u64,
     /// The flusher works from here on.
     pub(crate) background: u64,
     /// Writers pause from here on.
@@ -82,10 +84,11 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The zones of a share of `background` and `limit` pages.
-    pub(super) fn new(background: u64, limit: u64) -> Self {
+    /// The zones of a share of `limit` pages, where the flusher begins at `background`, and at `least` of data that is written once.
+    pub(super) fn new(least: u64, background: u64, limit: u64) -> Self {
         let full = limit - limit / 16;
         Self {
+            least,
             background,
             freerun: ((background + limit) / 2).min(full - 1),
             full,
@@ -94,12 +97,12 @@ impl Limits {
     }
 
     /// The zones of what an uncached writer's file has waiting, a part of all: up to twice what the flusher begins for by
-    /// itself. So it always has enough for long writes, and half of the limit is left to others.
+    /// itself, since such data is written once. So it always has enough for long writes, and half of the limit is left to others.
     pub(super) fn of_uncached_file(&self) -> Self {
         Self {
-            freerun: self.background,
-            full: 2 * self.background,
-            limit: 2 * self.background,
+            freerun: self.least,
+            full: 2 * self.least,
+            limit: 2 * self.least,
             ..*self
         }
     }

@@ -29,6 +29,9 @@ use crate::types::PAGE_SIZE;
 /// The whole dirty limit, in parts.
 pub(super) const WHOLE: u64 = 1 << 16;
 
+/// Most that data which is dirtied again and again may raise the dirty limit to, in percent.
+const MOST_REWRITTEN: u32 = 60;
+
 /// Shares are looked at so often, in nanoseconds.
 const INTERVAL: u64 = 50_000_000;
 
@@ -109,6 +112,11 @@ impl Mm {
     }
 }
 
+/// What may be dirty, in percent, where it is dirtied again as soon as it is written, and `once` where it is not.
+fn most_rewritten(once: u32) -> u32 {
+    (once + once / 2).min(MOST_REWRITTEN).max(once)
+}
+
 impl BackingDevInfo {
     /// This file system's part of the dirty limit, of [`WHOLE`].
     fn dirty_share(&self) -> u64 {
@@ -131,13 +139,15 @@ impl BackingDevInfo {
         let others = self.mm.nr_to_write().saturating_sub(self.nr_to_write());
         let ceiling = self.mm.unreclaimable().most_dirty();
         let config = &self.mm.config;
-        let limit = percent(config.dirty_percent)
+        let (once, again) = (config.dirty_percent, most_rewritten(config.dirty_percent));
+        let limit = (self.rewrites.between(percent(once), percent(again)))
             .min(ceiling.saturating_sub(others))
             .max(16);
-        let background = percent(config.dirty_background_percent)
+        let least = percent(config.dirty_background_percent)
             .min(limit / 2)
             .max(8);
-        Limits::new(background, limit)
+        let background = self.rewrites.between(least, limit / 4 * 3);
+        Limits::new(least, background, limit)
     }
 
     /// The stored error, when this file system has failed pages and waiting for room would not

@@ -31,6 +31,7 @@ mod law;
 mod limits;
 mod list;
 mod meter;
+mod rewrites;
 mod space;
 mod stalls;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -45,7 +46,7 @@ use space::Space;
 pub(crate) use space::{ReservedSpace, UNASKED, UnaskedWrite};
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;
-pub(crate) use throttle::flush_due;
+pub(crate) use throttle::{SHORTEST_TURN, flush_due};
 use told::Told;
 pub(crate) use told::{Limiter, shown};
 
@@ -62,6 +63,7 @@ use crate::mm::Mm;
 use crate::stats::{Count, PageCounts, bump, read};
 use crate::worker::Worker;
 use crate::writeback::{Closed, Handed};
+use rewrites::Rewrites;
 use throttle::Throttle;
 
 /// What backs the files of a file system.
@@ -108,6 +110,7 @@ pub struct BackingDevInfo {
     /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
     pub(crate) oldest_dirty: AtomicU64,
     throttle: Throttle,
+    rewrites: Rewrites,
     space: Space,
     told: Told,
     /// Sleepers over the limit, and how many: they are woken when pages became durable.
@@ -142,6 +145,7 @@ impl BackingDevInfo {
             flusher: Worker::default(),
             oldest_dirty: AtomicU64::new(0),
             throttle: Throttle::new(mm.shares.now()),
+            rewrites: Rewrites::default(),
             share: AtomicU64::new(0),
             error: AtomicI32::new(0),
             progress: (Mutex::new(0), Condvar::new()),

@@ -87,7 +87,7 @@ impl Sim {
         let files = habits.iter().map(|habit| habit.file + 1).max();
         Self {
             now: 0,
-            limits: Limits::new(limit / 4, limit),
+            limits: Limits::new(limit / 4, limit / 4, limit),
             speed,
             flush,
             pace: Pace::new(0),

@@ -25,7 +25,7 @@ const RECHECK_AFTER: Duration = Duration::from_millis(100);
 const TURNS_A_SECOND: u64 = 10;
 
 /// Pages of a turn: at least 256 KiB, at most 16 MiB.
-const SHORTEST_TURN: u64 = 64;
+pub(crate) const SHORTEST_TURN: u64 = 64;
 const LONGEST_TURN: u64 = 4096;
 
 /// Most pages that a writer should dirty between two charges: 256 KiB.
@@ -102,6 +102,16 @@ impl BackingDevInfo {
         drop(meter);
         self.note_space_used(bytes);
         self.told.wrote(bytes);
+    }
+
+    /// So many pages were written for room alone.
+    pub(crate) fn note_early(&self, pages: u64) {
+        self.rewrites.wrote_early(pages, self.dirty_limits());
+    }
+
+    /// Some of them are dirty again.
+    pub(crate) fn note_dirtied_again(&self, pages: u64) {
+        self.rewrites.dirtied_again(pages);
     }
 
     pub(crate) fn turn(&self) -> u64 {

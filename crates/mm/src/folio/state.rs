@@ -23,6 +23,8 @@
 //! | `MAPPED` | page tables of windows may have pages of it | set by faults, cleared when they are emptied | folio lock |
 //! | `HELD` | a program wants it in memory (`held.rs`) | set and cleared by holds | folio lock |
 //! | `DROPBEHIND` | an uncached operation brought it in: it leaves the cache when that is done, and is on no queue of reclaim's | set by whoever puts it into the index, cleared by the first ordinary use (`filemap/uncached.rs`) | set: folio lock; cleared: nothing, whoever clears it says what becomes of the folio |
+//! | `AGAIN` | stored to since it became dirty, or since a turn of the flusher spared it | set by writers, cleared by writeback | folio lock |
+//! | `EARLY` | the flusher wrote it for room alone | set by writeback, cleared by the next store (`bdi/rewrites.rs`) | set: `wb_lock`; cleared: folio lock |
 //! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
 //!
 //! # Invariants
@@ -64,6 +66,8 @@ pub(crate) mod flag {
     pub(crate) const MAPPED: u64 = 1 << 10;
     pub(crate) const HELD: u64 = 1 << 11;
     pub(crate) const DROPBEHIND: u64 = 1 << 12;
+    pub(crate) const EARLY: u64 = 1 << 13;
+    pub(crate) const AGAIN: u64 = 1 << 14;
     /// Everything that describes the content or the queue, cleared when the folio is freed.
     pub(crate) const CONTENT: u64 = UPTODATE
         | DIRTY
@@ -75,7 +79,9 @@ pub(crate) mod flag {
         | UNEVICTABLE
         | MAPPED
         | HELD
-        | DROPBEHIND;
+        | DROPBEHIND
+        | EARLY
+        | AGAIN;
 }
 
 const ORDER_SHIFT: u32 = 16;

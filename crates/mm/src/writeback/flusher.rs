@@ -16,7 +16,7 @@ use foliocache_sync::time::{Duration, monotonic_ns};
 use foliocache_sys::Errno;
 
 use crate::address_space::AddressSpace;
-use crate::bdi::{BackingDevInfo, flush_due};
+use crate::bdi::{BackingDevInfo, SHORTEST_TURN, flush_due};
 use crate::stats::Count;
 
 const NAME: &str = "foliocache-flush";
@@ -68,6 +68,13 @@ impl BackingDevInfo {
         due.into_iter().flatten().min()
     }
 
+    /// Pages to write now for room alone.
+    fn excess(&self) -> u64 {
+        let limits = self.dirty_limits();
+        let over = self.nr_to_write().saturating_sub(limits.background);
+        over.max(limits.background / 8).max(SHORTEST_TURN)
+    }
+
     /// Gives one turn to each file that has been dirty for long enough (`old`), or to younger ones for as
     /// long as there is a reason to write them. Returns whether it should be tried again.
     fn give_turns(&self, memory: bool, old: bool) -> bool {
@@ -100,7 +107,9 @@ impl BackingDevInfo {
             self.answer_asked();
             let measured = over.then(|| self.measure_pass());
             let turn = self.turn();
-            let (mut worked, flush) = file.background_writeback(turn, flush);
+            let early = !memory && !old;
+            let budget = if early { self.excess().min(turn) } else { turn };
+            let (mut worked, flush) = file.background_writeback(budget, early, flush);
             if flush {
                 written.push(file);
             }
@@ -136,10 +145,12 @@ pub(super) fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
 mod tests {
     use super::*;
     use crate::bdi::BdiKind;
+    use crate::folio::flag;
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
     use crate::mm::{Mm, MmConfig};
     use crate::test_store::Sink;
+    use crate::types::PageIndex;
     use foliocache_sync::Weak;
     use foliocache_sync::atomic::AtomicU64;
 
@@ -242,5 +253,65 @@ mod tests {
         // Relaxed: as above.
         let at = other_at.load(Ordering::Relaxed);
         assert!(at < STREAM_PAGES / 2, "{at}");
+    }
+
+    #[test]
+    fn data_that_is_dirtied_again_and_again_is_written_later() {
+        let (bdi, _) = dirty(0, Duration::from_secs(3600));
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
+        let limits = bdi.dirty_limits();
+        let configured = limits.background;
+        // Each page of a pass is dirtied once.
+        let write = |pages: std::ops::Range<u64>| {
+            for page in pages {
+                let mut at = Iocb::at(page * 4096);
+                file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+                if bdi.nr_to_write() > bdi.dirty_limits().background {
+                    bdi.flush_round(false);
+                }
+            }
+            // Relaxed: one thread.
+            file.counters.written.load(Ordering::Relaxed)
+        };
+        // More than may be dirty before the flusher begins, and less than may be dirty at all.
+        let pages = configured * 2;
+        let first = write(0..pages);
+        assert!(first > 0);
+        for _ in 0..40 {
+            write(0..pages);
+        }
+        let now = bdi.dirty_limits();
+        assert!(
+            now.background >= pages && now.limit > limits.limit,
+            "{now:?}"
+        );
+        let before = write(0..pages);
+        assert_eq!(write(0..pages), before, "nothing is written in vain");
+        write(pages..pages * 20);
+        assert_eq!(bdi.dirty_limits(), limits);
+        bdi.discard_all();
+    }
+
+    #[test]
+    fn a_turn_for_room_writes_what_is_stored_to_again_last() {
+        let (bdi, _) = dirty(0, Duration::from_secs(3600));
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
+        for page in (0..100).chain(0..50) {
+            let mut at = Iocb::at(page * 4096);
+            file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+        }
+        let dirty = || bdi.counts.get(Count::Dirty);
+        let is_dirty = |page: u64| {
+            let folio = file.lock_folio(PageIndex(page)).expect("it is cached");
+            folio.state.load().has(flag::DIRTY)
+        };
+        let turn = |pages| file.background_writeback(pages, true, || false);
+        assert_eq!(turn(20), (true, false));
+        assert!(dirty() == 80 && (0..50).all(is_dirty));
+        // They were passed over on the way.
+        assert_eq!(turn(20), (true, false));
+        assert_eq!(turn(60), (true, false));
+        assert_eq!(dirty(), 0);
+        bdi.discard_all();
     }
 }

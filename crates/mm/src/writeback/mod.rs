@@ -40,6 +40,7 @@ pub(crate) use closed::Closed;
 pub(crate) use flush::FlushState;
 pub(crate) use group::Groups;
 pub(crate) use handed::Handed;
+use run::Choice;
 pub(crate) use run::STABLE_BYTES;
 
 use foliocache_sync::Arc;
@@ -53,7 +54,7 @@ use crate::address_space::AddressSpace;
 use crate::folio::{LockedFolio, flag};
 use crate::frames::BLOCK_FRAMES;
 use crate::stats::Count;
-use crate::types::{PageIndex, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Entries handled under one hold of `xa_lock`.
 const XA_BATCH: usize = 256;
@@ -65,6 +66,9 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// How often a failed write is halved though both halves fail: enough to find several bad spots
 /// in one run, and a bound on what a dead store is asked in vain.
 const MAX_BLIND_HALVINGS: u32 = 3;
+
+/// Folios that a turn for room alone may leave to the next one, for each page that it may write.
+const SPARED: u64 = 16;
 
 /// What a pass over a file's dirty folios is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,8 +153,21 @@ impl AddressSpace {
         pass: Pass,
         wb: &mut WritebackState,
     ) -> (Option<PageIndex>, Result<(), Errno>) {
+        self.write_chosen(first, last, budget, &mut Choice::of(pass), wb)
+    }
+
+    /// As [`AddressSpace::write_dirty`], what is chosen.
+    fn write_chosen(
+        self: &Arc<Self>,
+        first: PageIndex,
+        last: PageIndex,
+        budget: u64,
+        choice: &mut Choice,
+        wb: &mut WritebackState,
+    ) -> (Option<PageIndex>, Result<(), Errno>) {
         let mut result = Ok(());
         let (mut at, mut written) = (first, 0);
+        let pass = choice.pass;
         let turn = pass.is_turn();
         let in_order = self.ops.appends_only();
         if in_order {
@@ -163,15 +180,15 @@ impl AddressSpace {
             if turn && written > 0 && self.is_awaited() {
                 break;
             }
-            let exact = self.counts.get(Count::Dirty) > 0
+            choice.exact = self.counts.get(Count::Dirty) > 0
                 && self.ask_store(|ops| ops.look_before_writeback());
-            let runs = self.collect_runs(at, last, budget - written, pass, exact);
+            let runs = self.collect_runs(at, last, budget - written, choice);
             if runs.is_empty() {
                 return (None, result);
             }
             let next = runs.next;
             written += runs.len();
-            for failed in self.write_runs(runs, wb) {
+            for failed in self.write_runs(runs, choice.early, wb) {
                 result = result.and(Err(failed.error));
                 if in_order || pass == Pass::Piece {
                     continue;
@@ -279,13 +296,14 @@ impl AddressSpace {
         newly
     }
 
-    /// One turn of the flusher on this file: at most `budget` pages. Whether it wrote anything, and without an
-    /// error, and whether a flush has to follow: if `flush` says so.
+    /// One turn of the flusher on this file: at most `budget` pages, `early` if nothing but room is wanted. Whether it wrote anything,
+    /// and without an error, and whether a flush has to follow: if `flush` says so.
     ///
     /// Context: blocks for I/O and for `wb_lock`.
     pub(crate) fn background_writeback(
         self: &Arc<Self>,
         budget: u64,
+        early: bool,
         flush: impl FnOnce() -> bool,
     ) -> (bool, bool) {
         if self.is_awaited() {
@@ -315,7 +333,12 @@ impl AddressSpace {
         if start.0 == 0 {
             wb.pass_began = monotonic_ns();
         }
-        let (next, mut result) = self.write_dirty(start, last, budget, pass, &mut wb);
+        let mut choice = Choice {
+            early,
+            spare: if early { budget * SPARED } else { 0 },
+            ..Choice::of(pass)
+        };
+        let (next, mut result) = self.write_chosen(start, last, budget, &mut choice, &mut wb);
         wb.next = next.unwrap_or_default();
         if next.is_none() && result.is_ok() {
             wb.passed = wb.passed.max(wb.pass_began);
@@ -323,9 +346,16 @@ impl AddressSpace {
         }
         if start.0 > 0 && next.is_none() && result.is_ok() {
             let before = PageIndex(start.0 - 1);
-            let (next, wrapped) = self.write_dirty(PageIndex(0), before, budget, pass, &mut wb);
+            let (next, wrapped) =
+                self.write_chosen(PageIndex(0), before, budget, &mut choice, &mut wb);
             wb.next = next.unwrap_or_default();
             result = wrapped;
+        }
+        let short = budget.saturating_sub((written() - before) / PAGE_SIZE as u64);
+        if early && short > 0 && result.is_ok() && wb.next.0 == 0 {
+            // All that is left was stored to again.
+            choice.spare = 0;
+            (_, result) = self.write_chosen(PageIndex(0), last, short, &mut choice, &mut wb);
         }
         let worked = written() != before;
         let flush = !self.is_awaited() && flush() && unflushed();

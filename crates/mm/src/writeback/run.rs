@@ -100,6 +100,45 @@ pub(super) struct FailedRun {
     pub(super) error: Errno,
 }
 
+/// What a pass takes of what is dirty.
+pub(super) struct Choice {
+    pub(super) pass: Pass,
+    /// It is written for room alone.
+    pub(super) early: bool,
+    /// No byte is written beside those that have to be.
+    pub(super) exact: bool,
+    /// So many folios may be left to another turn, if they were stored to again.
+    pub(super) spare: u64,
+}
+
+impl Choice {
+    /// All that is for the pass.
+    pub(super) fn of(pass: Pass) -> Choice {
+        Choice {
+            pass,
+            early: false,
+            exact: false,
+            spare: 0,
+        }
+    }
+
+    fn takes(&mut self, locked: &LockedFolio<'_>) -> bool {
+        let seen = locked.state.load();
+        if foliocache_sync::planted!(folio_skipped) && locked.index().0 % 8 == 7 {
+            return false;
+        }
+        let wanted = seen.has(flag::DIRTY)
+            && !(self.pass == Pass::Fresh && seen.has(flag::ERROR))
+            && !(self.pass.is_turn() && locked.hold_counts().device_writes() > 0);
+        let spared = wanted && self.spare > 0 && seen.has(flag::AGAIN);
+        if spared {
+            self.spare -= 1;
+            locked.state.clear(flag::AGAIN);
+        }
+        wanted && !spared
+    }
+}
+
 /// The next run to be written.
 enum Next<'a> {
     Run(Run<'a>),
@@ -131,32 +170,30 @@ impl AddressSpace {
     ///
     /// Context: `wb_lock` held. Blocks for the lock of the first folio; the others are
     /// tried, and the run or all ends where one is taken. The flusher leaves out what a device may write, and in a
-    /// [`Pass::Fresh`] what failed before. With `exact` no byte is written beside those that have to be.
+    /// [`Pass::Fresh`] what failed before.
     pub(super) fn collect_runs(
         &self,
         at: PageIndex,
         last: PageIndex,
         most: u64,
-        pass: Pass,
-        exact: bool,
+        choice: &mut Choice,
     ) -> Runs<'_> {
         let most_pages = most.min(MAX_RUN);
-        let most_runs = match (self.ops.appends_only(), pass.is_turn()) {
+        let most_runs = match (self.ops.appends_only(), choice.pass.is_turn()) {
             (true, _) => 1,
             (false, true) => MAX_RUNS_OF_A_TURN,
             (false, false) => MAX_RUNS,
         };
         let (mut runs, mut at, mut pages): (Vec<Run<'_>>, _, _) = (Vec::new(), at, 0);
         while pages < most_pages && runs.len() < most_runs && at <= last {
-            let run =
-                match self.next_run(at, last, most_pages - pages, pass, exact, runs.is_empty()) {
-                    Next::Run(run) => run,
-                    Next::Locked(next) => {
-                        at = next;
-                        break;
-                    }
-                    Next::End => return Runs { runs, next: None },
-                };
+            let run = match self.next_run(at, last, most_pages - pages, choice, runs.is_empty()) {
+                Next::Run(run) => run,
+                Next::Locked(next) => {
+                    at = next;
+                    break;
+                }
+                Next::End => return Runs { runs, next: None },
+            };
             at = run.end;
             pages += run.len();
             runs.push(run);
@@ -171,19 +208,9 @@ impl AddressSpace {
         mut at: PageIndex,
         last: PageIndex,
         most: u64,
-        pass: Pass,
-        exact: bool,
+        choice: &mut Choice,
         waits: bool,
     ) -> Next<'_> {
-        let wanted = |locked: &LockedFolio<'_>| {
-            let seen = locked.state.load();
-            if foliocache_sync::planted!(folio_skipped) && locked.index().0 % 8 == 7 {
-                return false;
-            }
-            seen.has(flag::DIRTY)
-                && !(pass == Pass::Fresh && seen.has(flag::ERROR))
-                && !(pass.is_turn() && locked.hold_counts().device_writes() > 0)
-        };
         let first = loop {
             let Some(found) = self.index.lock().find(at.0, last.0, Some(Mark::Dirty)) else {
                 return Next::End;
@@ -201,7 +228,7 @@ impl AddressSpace {
                 },
             };
             match locked {
-                Some(locked) if locked.index() == at && wanted(&locked) => break locked,
+                Some(locked) if locked.index() == at && choice.takes(&locked) => break locked,
                 _ => at = at.add(1),
             }
         };
@@ -209,14 +236,14 @@ impl AddressSpace {
         let mut run = vec![first];
         while run.len() < MAX_FOLIOS && end.0 - at.0 < most && end <= last {
             match self.try_lock_folio(end) {
-                Some(locked) if wanted(&locked) => {
+                Some(locked) if choice.takes(&locked) => {
                     end = locked.end();
                     run.push(locked);
                 }
                 _ => break,
             }
         }
-        Next::Run(self.start_writeback(run, exact))
+        Next::Run(self.start_writeback(run, choice.exact))
     }
 
     fn start_writeback<'a>(&'a self, folios: Vec<LockedFolio<'a>>, exact: bool) -> Run<'a> {
@@ -266,7 +293,7 @@ impl AddressSpace {
             };
             locked.set_clean();
             locked.state.set(flag::WRITEBACK);
-            locked.state.clear(flag::DIRTY);
+            locked.state.clear(flag::DIRTY | flag::AGAIN);
             run.end = locked.end();
             run.folios.push(taken);
         }
@@ -310,12 +337,13 @@ impl AddressSpace {
         end
     }
 
-    /// Writes runs and sets their folios free, unstable or dirty again. Returns those that failed.
+    /// Writes runs, `early` for room alone, and sets their folios free, unstable or dirty again. Returns those that failed.
     ///
     /// Context: `wb_lock` held, no folio lock. Blocks for I/O.
     pub(super) fn write_runs(
         self: &Arc<Self>,
         runs: Runs<'_>,
+        early: bool,
         wb: &mut WritebackState,
     ) -> Vec<FailedRun> {
         let start = Instant::now();
@@ -352,7 +380,7 @@ impl AddressSpace {
         let written: Vec<&RunFolio<'_>> = written
             .flat_map(|(run, &whole)| &run.folios[..whole])
             .collect();
-        self.finish_written(&written, wb);
+        self.finish_written(&written, early, wb);
         let mut failed = Vec::new();
         for ((run, whole), outcome) in runs.iter().zip(whole).zip(outcomes) {
             if let Err(error) = outcome.result {
@@ -473,8 +501,17 @@ impl AddressSpace {
         Ok(written.min(filled))
     }
 
-    fn finish_written(self: &Arc<Self>, written: &[&RunFolio<'_>], wb: &WritebackState) {
+    fn finish_written(
+        self: &Arc<Self>,
+        written: &[&RunFolio<'_>],
+        early: bool,
+        wb: &WritebackState,
+    ) {
         let (unstable, before) = wb.flushes.marks();
+        let written_now = match early {
+            true => flag::UNSTABLE | flag::EARLY,
+            false => flag::UNSTABLE,
+        };
         let (mut pages, mut newly_unstable, mut recovered) = (0, 0, 0);
         for some in written.chunks(XA_BATCH) {
             let mut index = self.index.lock();
@@ -485,7 +522,7 @@ impl AddressSpace {
                 }
                 index.clear_mark(folio.index().0, before);
                 index.set_mark(folio.index().0, unstable);
-                let before = folio.state.set(flag::UNSTABLE);
+                let before = folio.state.set(written_now);
                 pages += folio.nr_pages();
                 newly_unstable += u64::from(!before.has(flag::UNSTABLE)) * folio.nr_pages();
                 let before = folio.state.clear(flag::ERROR);
@@ -495,6 +532,9 @@ impl AddressSpace {
         self.count(Count::Unstable, newly_unstable);
         self.uncount(Count::Failed, recovered);
         self.uncount(Count::Writeback, pages);
+        if early {
+            self.bdi().note_early(pages);
+        }
         // These may have changed since they were copied. Nothing else keeps one that was unpinned meanwhile.
         let stays = |taken: &&&RunFolio<'_>| {
             taken.stays_dirty && !foliocache_sync::planted!(pinned_folio_left_clean)
