@@ -84,6 +84,18 @@ impl DirNode {
         relies
     }
 
+    /// The last handle of a file that was not found by its name is gone: nobody will be told of the file again.
+    ///
+    /// Context: no lock held; may block for I/O.
+    pub(super) fn look_whether_removed(&self) {
+        if self.give_up_if_removed()
+            && let Some(inodes) = self.shared.shortage.inodes()
+            && let Some(inode) = inodes.find(&self.identity)
+        {
+            inodes.orphan(&inode);
+        }
+    }
+
     /// Gets a descriptor, so that pages may go.
     ///
     /// Context: `opens` held; may block for I/O.

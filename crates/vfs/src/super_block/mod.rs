@@ -173,6 +173,12 @@ impl SuperBlock {
         }
     }
 
+    /// What the reaper does for what may be gone from the store: a model has none.
+    #[cfg(any(loom, shuttle))]
+    pub fn give_up_removed(&self) {
+        self.caches.give_up_removed();
+    }
+
     /// Gives up all names and inodes that nobody holds, whether or not memory is short. Waits for RCU readers.
     #[doc(alias = "drop_caches")]
     pub fn evict_unused(&self) {
@@ -323,7 +329,7 @@ impl SuperBlock {
             let (dentry, done) = act()?;
             match done {
                 // What has the name now?
-                Err(Errno::ESTALE) => self.caches.dcache.invalidate(&dentry),
+                Err(Errno::ESTALE) => self.caches.invalidate(&dentry),
                 done => return Ok(done?),
             }
         }
@@ -503,7 +509,7 @@ impl SuperBlock {
             Ok(dentry) => Ok(Named::new(dentry)?),
             // The directory itself is not where it was: it is looked up anew.
             Err(Errno::ESTALE) => {
-                self.caches.dcache.invalidate(&dir.dentry);
+                self.caches.invalidate(&dir.dentry);
                 Err(Stop::Bail)
             }
             Err(error) => Err(error.into()),
@@ -541,14 +547,23 @@ impl SuperBlock {
         };
         let present = found.is_some();
         // Something in the store leads back to a directory above: a bind mount, say.
-        let dentry = self.caches.dcache.add(dir, name, found)?;
+        let (dentry, displaced) = self.caches.dcache.add_displacing(dir, name, found)?;
         match watched {
             // Somebody may have been told before there was a dentry to doubt.
-            true => inode.attributes().unless_doubted(doubts, || {
-                dentry.believe(Belief::watched(asked));
-            }),
+            true => {
+                let mut in_time = false;
+                inode.attributes().unless_doubted(doubts, || {
+                    dentry.believe(Belief::watched(asked));
+                    in_time = true;
+                });
+                if !in_time {
+                    self.caches.doubt_found(&dentry);
+                }
+            }
             false => dentry.believe(self.belief.until(asked, present)),
         }
+        self.caches
+            .expect_displaced(inode, name.bytes(), doubts, &displaced);
         Ok((dentry, told))
     }
 
