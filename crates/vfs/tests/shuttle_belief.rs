@@ -15,7 +15,9 @@
 //! - `getattr` does not look whether the dentry is hashed, or in the directory that was watched;
 //! - a rename leaves what is believed of the name;
 //! - the listener looks for the dentry before it counts the doubt;
-//! - the listener begins no change of `permissions`, or of it and of `places`.
+//! - the listener begins no change of `permissions`, or of it and of `places`;
+//! - `invalidate` or `expect_displaced` expects nothing, or a file is expected until the next news alone;
+//! - the listener does not look for what is expected, or does before it looks for the dentry.
 //!
 //! In `attr` and `inode`:
 //! - `believe` does not compare the doubts, or overwrites a later answer;

@@ -17,6 +17,9 @@
 //! A file that is open stays the one that was opened. Attributes are those that were known last. Its data is read through its
 //! descriptor, or, if it was opened from the cache without one, from its pages: these stay until a descriptor is got.
 //!
+//! Without a descriptor nobody can tell a file that was removed from one that moved. When others are told to have taken its name away it is
+//! looked for there, and if it is not found its pages go: at once, or with its last handle.
+//!
 //! # Locking
 //!
 //! `opens` is held where reliance on pages begins and ends.
