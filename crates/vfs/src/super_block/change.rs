@@ -439,12 +439,9 @@ impl SuperBlock {
                         .zip(moved)
                         .is_some_and(|(a, b)| SlabArc::ptr_eq(&a, &b))
                 });
-                // What was replaced, or moved, may be something else.
+                // What was replaced may be something else.
                 if let Some(replaced) = &replaced {
                     self.caches.expect(&to_inode, to.as_bytes(), replaced);
-                }
-                if let Some(moved) = moved.inode() {
-                    self.caches.expect(&from_inode, from.as_bytes(), &moved);
                 }
                 // What is replaced goes with its last reference.
                 let exchanged = target.filter(|_| exchange);

@@ -74,11 +74,19 @@ type Place = (u64, Vec<u8>);
 /// What a name led to, and when that was found to be over, of [`Belief::told_since`](crate::Belief::told_since).
 type Expected = (SlabWeak<Inode>, u64);
 
+/// What names led to.
+#[derive(Default)]
+struct Expectations {
+    files: HashMap<Place, Vec<Expected>>,
+    /// When those that are over were last looked for.
+    looked_at: u64,
+}
+
 /// Names that were taken away, with what they led to.
 #[derive(Default)]
 pub(super) struct Removed {
     line: Mutex<Vec<Waiting>>,
-    expected: Mutex<HashMap<Place, Vec<Expected>>>,
+    expected: Mutex<Expectations>,
     /// `None` where callers alone free what was given up: then nothing waits here, but in a model.
     reaper: OnceLock<Reaper>,
 }
@@ -112,19 +120,21 @@ impl Removed {
     }
 
     fn expect(&self, dir: &Inode, name: &[u8], inode: SlabWeak<Inode>, now: u64) {
-        let mut expected = self.expected.lock();
-        if expected.len() < MOST {
+        let files = &mut self.expected.lock().files;
+        if files.len() < MOST {
             let place = (dir.ino(), name.to_vec());
-            expected.entry(place).or_default().push((inode, now));
+            files.entry(place).or_default().push((inode, now));
         }
     }
 
     /// A name was lost. Does not wait.
     pub(super) fn lost(&self, dir: &Inode, name: &OsStr) {
         let mut expected = self.expected.lock();
-        let files = match expected.is_empty() {
+        let files = match expected.files.is_empty() {
             true => None,
-            false => expected.remove(&(dir.ino(), name.as_bytes().to_vec())),
+            false => expected
+                .files
+                .remove(&(dir.ino(), name.as_bytes().to_vec())),
         };
         drop(expected);
         if let Some(files) = files {
@@ -135,11 +145,12 @@ impl Removed {
     /// All was told that happened before `began`; not all of it, if it is not `complete`: then nobody tells what is gone.
     pub(super) fn was_told(&self, began: u64, complete: bool) {
         let mut expected = self.expected.lock();
-        if expected.is_empty() {
+        let is_early = began < expected.looked_at + EXPECTED_FOR;
+        if expected.files.is_empty() || complete && is_early {
             return;
         }
         let (mut over, mut later) = (Vec::new(), HashMap::new());
-        for (place, files) in mem::take(&mut *expected) {
+        for (place, files) in mem::take(&mut expected.files) {
             let (early, late): (Vec<_>, Vec<_>) =
                 (files.into_iter()).partition(|&(_, at)| at + EXPECTED_FOR < began || !complete);
             over.extend(early);
@@ -147,7 +158,7 @@ impl Removed {
                 later.insert(place, late);
             }
         }
-        *expected = later;
+        (expected.files, expected.looked_at) = (later, began);
         drop(expected);
         if !complete {
             self.push(over.into_iter().map(|(file, _)| Waiting::Nameless(file)));
