@@ -244,7 +244,7 @@ impl SuperBlock {
             match removed {
                 Ok(()) => {
                     gone = dentry.inode();
-                    // What was removed may be something else.
+                    // Another file may have been removed.
                     if let Some(gone) = &gone {
                         self.caches.expect(&inode, name.as_bytes(), gone);
                     }
@@ -439,7 +439,7 @@ impl SuperBlock {
                         .zip(moved)
                         .is_some_and(|(a, b)| SlabArc::ptr_eq(&a, &b))
                 });
-                // What was replaced may be something else.
+                // Another file may have been replaced.
                 if let Some(replaced) = &replaced {
                     self.caches.expect(&to_inode, to.as_bytes(), replaced);
                 }

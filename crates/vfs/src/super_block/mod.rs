@@ -173,7 +173,7 @@ impl SuperBlock {
         }
     }
 
-    /// What the reaper does for what may be gone from the store: a model has none.
+    /// Does the reaper's work: a model has none.
     #[cfg(any(loom, shuttle))]
     pub fn give_up_removed(&self) {
         self.caches.give_up_removed();

@@ -60,21 +60,21 @@ const IS_MODEL: bool = cfg!(any(loom, shuttle));
 /// Milliseconds for which a file is expected to be told of at least: a change can be seen before it is told. In a model for ever.
 const EXPECTED_FOR: u64 = if IS_MODEL { 1 << 30 } else { 2000 };
 
-/// What may be gone.
+/// A file that may be gone.
 enum Waiting {
     /// A name, with what it led to.
     Named(DentryRef<Inode>),
-    /// What no name is known to lead to. Whoever lets go of it otherwise need not wait for the reaper.
+    /// A file that no name is known to lead to. Others may free it before the reaper comes.
     Nameless(SlabWeak<Inode>),
 }
 
 /// The number of a directory, and a name in it.
 type Place = (u64, Vec<u8>);
 
-/// What a name led to, and when that was found to be over, of [`Belief::told_since`](crate::Belief::told_since).
+/// A file, and when its name was found to lead elsewhere, of [`Belief::told_since`](crate::Belief::told_since).
 type Expected = (SlabWeak<Inode>, u64);
 
-/// What names led to.
+/// Files by the names that led to them.
 #[derive(Default)]
 struct Expectations {
     files: HashMap<Place, Vec<Expected>>,
@@ -242,7 +242,7 @@ impl Caches {
                 continue;
             };
             if inode.is_directory() {
-                // What is below would keep it.
+                // Its children would keep it.
                 self.invalidate(dentry);
             }
             let mut in_time = false;
