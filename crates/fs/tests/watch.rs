@@ -617,6 +617,15 @@ fn removed_but_open(source: &Path) -> Vec<PathBuf> {
 }
 
 impl World {
+    /// Asks the source for a name.
+    fn ask(&self, dir: &str, name: &str) -> Result<(), Errno> {
+        let dir = self
+            .names
+            .lookup(self.names.root(), OsStr::new(dir), STAY, None);
+        let dir = dir.expect("it is there");
+        self.names.lookup_name(&dir, OsStr::new(name)).map(drop)
+    }
+
     /// Waits until nothing is kept of what others removed.
     #[track_caller]
     fn keeps_nothing_removed(&self, resident: u64) {
@@ -700,6 +709,104 @@ fn an_open_file_removed_by_others_stays_readable_until_closed() {
     file.fsync().expect("synced");
     drop(file);
     world.keeps_nothing_removed(0);
+}
+
+/// One that is opened from the cache has no descriptor that could tell that it is gone. The reaper looks while it is open, as
+/// long as that is told soon enough.
+#[test]
+fn a_file_that_others_remove_while_it_is_open_from_the_cache_goes_at_its_close() {
+    for script in ["rm file", "echo > new && mv new file"] {
+        let world = World::new(|source| {
+            fs::write(source.join("file"), vec![7; 64 << 10]).expect("a file");
+        });
+        world.warm("file");
+        let from_cache = world.opens().0;
+        let file = world.open("file").expect("it opens");
+        assert_eq!(world.opens().0, from_cache + 1);
+        let old = world.stat("file").expect("it is there").attributes;
+        sh(script, world.source.path());
+        world.shows("file", |attr| {
+            !attr.is_ok_and(|attr| attr.attributes == old)
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(read_all(&file), vec![7; 64 << 10]);
+        drop(file);
+        world.keeps_nothing_removed(0);
+    }
+}
+
+/// Ways in which it is found that a name does not lead to a file any more.
+const FOUND: [fn(&World); 6] = [
+    // By an open of the old file.
+    |world| {
+        sh("echo > new && mv new dir/file", world.source.path());
+        drop(
+            world
+                .open_for("dir/file", OpenFlags::READ_WRITE)
+                .expect("it opens"),
+        );
+    },
+    // By a look-up that finds another, or none.
+    |world| {
+        sh("echo > new && mv new dir/file", world.source.path());
+        world.ask("dir", "file").expect("it is there");
+    },
+    |world| {
+        sh("rm dir/file", world.source.path());
+        assert_eq!(world.ask("dir", "file"), Err(Errno::ENOENT));
+    },
+    // By an open of its directory.
+    |world| {
+        sh(
+            "rm -r dir && mkdir dir && echo > dir/file",
+            world.source.path(),
+        );
+        world.ask(".", "dir").expect("it is there");
+    },
+    // By nobody: what is there instead is removed, or replaced, by its name.
+    |world| {
+        sh("echo > new && mv new dir/file", world.source.path());
+        let dir = world
+            .names
+            .lookup(world.names.root(), OsStr::new("dir"), STAY, None);
+        let done = world
+            .names
+            .unlink(&dir.expect("it is there"), OsStr::new("file"), None);
+        done.expect("it is removed");
+    },
+    |world| {
+        sh(
+            "echo > other && echo > new && mv new dir/file",
+            world.source.path(),
+        );
+        let root = world.names.root();
+        let dir = world.names.lookup(root, OsStr::new("dir"), STAY, None);
+        let (dir, file) = (dir.expect("it is there"), OsStr::new("file"));
+        let other = OsStr::new("other");
+        let done = world
+            .names
+            .rename(root, other, &dir, file, RenameMode::Replace, None);
+        done.expect("it is replaced");
+    },
+];
+
+/// News count as read for some milliseconds. So a name may be asked for before somebody is told of its change.
+#[test]
+fn files_that_are_found_gone_before_that_is_told_keep_no_pages() {
+    for (way, find) in FOUND.iter().enumerate() {
+        for _ in 0..5 {
+            let world = World::new(|source| {
+                fs::create_dir(source.join("dir")).expect("a directory");
+                fs::write(source.join("dir/file"), vec![7; 64 << 10]).expect("a file");
+            });
+            world.warm("dir/file");
+            thread::sleep(Duration::from_millis(12));
+            world.names.read_news();
+            find(&world);
+            println!("way {way}");
+            world.keeps_nothing_removed(0);
+        }
+    }
 }
 
 /// A file that is not all cached keeps a descriptor: others may take its name away.

@@ -202,6 +202,11 @@ impl Belief {
         let _ = self.listener.set(listener);
     }
 
+    /// Whether somebody tells of changes, and when it is, of [`Listener::was_told`].
+    pub(crate) fn told_since(&self) -> Option<u64> {
+        self.news.as_ref().map(|_| self.clock())
+    }
+
     /// The present: what is believed until later holds. Reads the news if nobody has for a while.
     ///
     /// Context: no lock inside the names of directories, no read section.

@@ -15,7 +15,9 @@
 //! - `getattr` does not look whether the dentry is hashed, or in the directory that was watched;
 //! - a rename leaves what is believed of the name;
 //! - the listener looks for the dentry before it counts the doubt;
-//! - the listener begins no change of `permissions`, or of it and of `places`.
+//! - the listener begins no change of `permissions`, or of it and of `places`;
+//! - `invalidate` or `expect_displaced` expects nothing, or a file is expected until the next news alone;
+//! - the listener does not look for what is expected, or does before it looks for the dentry.
 //!
 //! In `attr` and `inode`:
 //! - `believe` does not compare the doubts, or overwrites a later answer;
@@ -265,6 +267,82 @@ fn attributes_of_a_displaced_dentry_are_not_believed() {
         names.touch(A, "f");
     };
     race_for_attributes(ask, outside);
+}
+
+/// Others take the name of a file away, or give it to another, while somebody uses the name and news are read: the file system
+/// is asked whether the file is gone, once all was told.
+fn race_for_a_file_that_is_gone(outside: fn(&Names), uses: [fn(&SuperBlock, &Dir); 2]) {
+    sample_runs(EXECUTIONS, move || {
+        let names = Arc::new(Names::watched(LONG, Queue::new(9, &[])));
+        let sb = Arc::new(SuperBlock::unbounded(names.clone()));
+        // As its pages do.
+        let _kept = sb
+            .lookup(sb.root(), OsStr::new("a/f"), FLAGS, None)
+            .unwrap()
+            .inode();
+        let removes = names.clone();
+        let remover = thread::spawn(move || outside(&removes));
+        let users = uses.map(|uses| {
+            let sb = sb.clone();
+            thread::spawn(move || {
+                let dir = sb.lookup(sb.root(), OsStr::new("a"), FLAGS, None);
+                if let Ok(dir) = dir {
+                    uses(&sb, &dir);
+                }
+            })
+        });
+        let looks = sb.clone();
+        let reader = thread::spawn(move || {
+            looks.fs().belief().now();
+            looks.give_up_removed();
+        });
+        for thread in users.into_iter().chain([remover, reader]) {
+            thread.join().unwrap();
+        }
+        for _ in 0..2 {
+            names.belief().now();
+        }
+        sb.give_up_removed();
+        assert!(names.looked_at(FILE_OF_A));
+    });
+}
+
+fn ask(sb: &SuperBlock, dir: &Dir) {
+    let _ = sb.lookup_name(dir, OsStr::new("f"));
+}
+
+fn take(sb: &SuperBlock, dir: &Dir) {
+    let _ = sb.unlink(dir, OsStr::new("f"), None);
+}
+
+fn replace(sb: &SuperBlock, dir: &Dir) {
+    let b = sb.lookup(sb.root(), OsStr::new("b"), FLAGS, None).unwrap();
+    let (from, to) = (OsStr::new("g"), OsStr::new("f"));
+    let _ = sb.rename(&b, from, dir, to, RenameMode::Replace, None);
+}
+
+#[test]
+fn a_file_that_is_removed_outside_is_given_up() {
+    let remove = |names: &Names| drop(names.take(A, "f"));
+    race_for_a_file_that_is_gone(remove, [ask, ask]);
+}
+
+#[test]
+fn a_file_that_is_replaced_outside_is_given_up() {
+    let outside = |names: &Names| {
+        let _ = names.move_to((B, "f"), (A, "f"), false);
+    };
+    race_for_a_file_that_is_gone(outside, [ask, ask]);
+    race_for_a_file_that_is_gone(outside, [ask, take]);
+}
+
+#[test]
+fn a_file_is_given_up_whose_name_others_and_we_give_away() {
+    let outside = |names: &Names| {
+        let _ = names.move_to((B, "f"), (B, "g"), false);
+        let _ = names.take(A, "f");
+    };
+    race_for_a_file_that_is_gone(outside, [ask, replace]);
 }
 
 type Dir = DentryRef<Inode>;

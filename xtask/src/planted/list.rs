@@ -312,6 +312,13 @@ pub(crate) const BUGS: &[Bug] = &[
     ),
     bug(
         "vfs",
+        "found_gone_not_expected",
+        "a file that is found gone before that is told is not given up",
+        Model,
+        &["vfs::shuttle_belief::a_file_that_is_removed_outside_is_given_up"],
+    ),
+    bug(
+        "vfs",
         "way_outlives_a_move",
         "threads go on using a way through a directory that has moved",
         Model,
@@ -369,6 +376,13 @@ pub(crate) const BUGS: &[Bug] = &[
         &["foliocache::replaced::a_replaced_file_that_is_open_answers_for_its_attributes"],
     ),
     // fs
+    bug(
+        "fs",
+        "removed_file_kept_by_its_last_close",
+        "the last close does not look whether others removed the file",
+        Unit,
+        &["fs::watch::a_file_that_others_remove_while_it_is_open_from_the_cache_goes_at_its_close"],
+    ),
     bug(
         "fs",
         "privileges_before_data",

@@ -20,6 +20,7 @@ use foliocache_vfs::{
     OpContext, OpenFlags, PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, written_mode,
 };
 use std::ffi::{OsStr, OsString};
+use std::mem;
 
 /// What an inode remembers of `stat`.
 pub(super) fn remembered(stat: &Stat) -> Attributes {
@@ -370,7 +371,7 @@ impl InodeOperations for DirNode {
         if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        let (last, written) = {
+        let (last, written, missed) = {
             let mut opens = self.file().opens.lock();
             opens.handles -= 1;
             opens.writers -= u32::from(writable);
@@ -389,8 +390,13 @@ impl InodeOperations for DirNode {
             {
                 mapping.end_reliance();
             }
-            (opens.handles == 0, writable && opens.writers == 0)
+            let last = opens.handles == 0;
+            let missed = last && mem::take(&mut opens.missed);
+            (last, writable && opens.writers == 0, missed)
         };
+        if missed && !foliocache_sync::planted!(removed_file_kept_by_its_last_close) {
+            self.look_whether_removed();
+        }
         // Without descriptors there is nothing to close, and nothing on its way.
         if (last || written)
             && (self.is_unlinked() || self.file().any_fd().is_some())

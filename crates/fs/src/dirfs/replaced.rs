@@ -17,6 +17,9 @@
 //! A file that is open stays the one that was opened. Attributes are those that were known last. Its data is read through its
 //! descriptor, or, if it was opened from the cache without one, from its pages: these stay until a descriptor is got.
 //!
+//! Without a descriptor nobody can tell a file that was removed from one that moved. When others are told to have taken its name away it is
+//! looked for there, and if it is not found its pages go: at once, or with its last handle.
+//!
 //! # Locking
 //!
 //! `opens` is held where reliance on pages begins and ends.
@@ -82,6 +85,18 @@ impl DirNode {
             mapping.end_reliance();
         }
         relies
+    }
+
+    /// The last handle of a file that was not found by its name is gone: nobody will be told of the file again.
+    ///
+    /// Context: no lock held; may block for I/O.
+    pub(super) fn look_whether_removed(&self) {
+        if self.give_up_if_removed()
+            && let Some(inodes) = self.shared.shortage.inodes()
+            && let Some(inode) = inodes.find(&self.identity)
+        {
+            inodes.orphan(&inode);
+        }
     }
 
     /// Gets a descriptor, so that pages may go.

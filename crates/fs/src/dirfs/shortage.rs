@@ -97,6 +97,11 @@ impl Shortage {
         let _ = self.inodes.set(Arc::downgrade(inodes));
     }
 
+    /// The files in memory; `None` once the file system is gone.
+    pub(super) fn inodes(&self) -> Option<Arc<Inodes>> {
+        self.inodes.get().and_then(Weak::upgrade)
+    }
+
     /// Whether descriptors are short if the last one has this number.
     fn is_short(&self, number: usize) -> bool {
         number >= self.limit / 8 * 7
@@ -120,7 +125,7 @@ impl Shortage {
     /// The first in line, while it is found in memory.
     fn pop(&self) -> Option<(Identity, Option<SlabArc<Inode>>)> {
         let identity = self.line.lock().pop_front()?;
-        let inodes = self.inodes.get().and_then(Weak::upgrade);
+        let inodes = self.inodes();
         Some((identity, inodes.and_then(|inodes| inodes.find(&identity))))
     }
 
@@ -137,7 +142,7 @@ impl Shortage {
     /// Takes those out of the line that have no descriptors.
     fn shorten(&self) {
         let all = std::mem::take(&mut *self.line.lock());
-        let Some(inodes) = self.inodes.get().and_then(Weak::upgrade) else {
+        let Some(inodes) = self.inodes() else {
             return;
         };
         let mut seen = std::collections::HashSet::new();

@@ -72,6 +72,8 @@ pub(super) struct Opens {
     pub(super) writers: u32,
     /// Waiting in `Shared::idle` for its descriptors to be closed.
     pub(super) idle: bool,
+    /// It was not found by its name while it had handles and no descriptor: the last close looks whether it is gone.
+    pub(super) missed: bool,
     pub(super) checked: Option<Checked>,
 }
 

@@ -70,6 +70,21 @@ impl<I: DentryInode> DentryCache<I> {
         name: &Name<'_>,
         inode: Option<SlabArc<I>>,
     ) -> Result<DentryRef<I>, Errno> {
+        let added = self.add_displacing(parent, name, inode);
+        added.map(|(dentry, _)| dentry)
+    }
+
+    /// As [`add`](Self::add). Returns the dentries that had to make way, too.
+    ///
+    /// # Errors
+    ///
+    /// As for [`add`](Self::add).
+    pub fn add_displacing(
+        &self,
+        parent: &DentryRef<I>,
+        name: &Name<'_>,
+        inode: Option<SlabArc<I>>,
+    ) -> Result<(DentryRef<I>, Vec<DentryRef<I>>), Errno> {
         let cache = &self.inner;
         let is_dir = inode.as_deref().is_some_and(I::is_dir);
         let new = cache.make(parent, name, inode);
@@ -80,8 +95,8 @@ impl<I: DentryInode> DentryCache<I> {
         };
         cache.hash.tend();
         cache.limbo.tend();
-        // What was displaced is dropped here, with no lock held.
-        added.map(|added| added.dentry)
+        // What was displaced is dropped by the caller, with no lock held.
+        added.map(|added| (added.dentry, added.displaced))
     }
 
     /// The dentry of a directory, unless it has none at the moment.
@@ -111,7 +126,7 @@ impl<I: DentryInode> DentryCache<I> {
 pub(super) struct Added<I: DentryInode> {
     dentry: DentryRef<I>,
     /// What had to make way, to be dropped when no lock is held.
-    _displaced: Vec<DentryRef<I>>,
+    displaced: Vec<DentryRef<I>>,
     /// What was made and not needed.
     _unneeded: Option<SlabBox<Dentry<I>>>,
 }
@@ -153,7 +168,7 @@ impl<I: DentryInode> Inner<I> {
                 if old.inode_ptr() == dentry.inode_ptr() && !is_dir {
                     return Added {
                         dentry: guard.get(),
-                        _displaced: displaced,
+                        displaced,
                         _unneeded: Some(dentry),
                     };
                 }
@@ -179,7 +194,7 @@ impl<I: DentryInode> Inner<I> {
         }
         Added {
             dentry: added,
-            _displaced: displaced,
+            displaced,
             _unneeded: None,
         }
     }
@@ -226,7 +241,7 @@ impl<I: DentryInode> Inner<I> {
                 };
                 Ok(Added {
                     dentry: alias,
-                    _displaced: displaced,
+                    displaced,
                     _unneeded: Some(new),
                 })
             }

@@ -28,12 +28,30 @@ use super::cache::{DentryCache, Inner};
 use super::dentry::Dentry;
 use super::inode::DentryInode;
 use super::reference::{DentryRef, HeldRefs, bury, kill, lock_with_parent, put, tear_down, unhash};
+use crate::slab::SlabArc;
 use foliocache_sync::rcu;
 
 /// Buckets that are gone over in one read section.
 const PIECE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 /// Children that are visited while their directory stays locked.
 const BATCH: usize = 32;
+
+/// Is told of a directory, a name in it, and what that led to.
+pub type Tell<'a, I> = &'a dyn Fn(&I, &[u8], SlabArc<I>);
+
+/// Tells of a name that is found.
+///
+/// Context: both are locked.
+fn tell_of<I: DentryInode>(dir: &Dentry<I>, dentry: &Dentry<I>, tell: Tell<'_, I>) {
+    let rcu = rcu::read_lock();
+    if dentry.is_hashed()
+        && let Some((dir, inode)) = dir.inode_rcu(&rcu).zip(dentry.inode())
+    {
+        let mut name = Vec::new();
+        dentry.append_name(&mut name);
+        tell(dir, &name, inode);
+    }
+}
 
 impl<I: DentryInode> DentryCache<I> {
     /// Evicts up to about so many unused dentries, those first that were not looked up for a round of the
@@ -76,7 +94,7 @@ impl<I: DentryInode> DentryCache<I> {
     /// Context: as for [`shrink`](Self::shrink), and none of rank `DentryWalk` or inner.
     #[doc(alias = "shrink_dcache_parent")]
     pub fn prune(&self, dentry: &DentryRef<I>) -> usize {
-        let evicted = self.inner.walk(dentry, false);
+        let evicted = self.inner.walk(dentry, None);
         self.inner.limbo.advance();
         evicted
     }
@@ -88,12 +106,23 @@ impl<I: DentryInode> DentryCache<I> {
     #[doc(alias = "d_invalidate")]
     #[doc(alias = "d_drop")]
     pub fn invalidate(&self, dentry: &DentryRef<I>) {
+        self.invalidate_telling(dentry, &|_, _, _| {});
+    }
+
+    /// As [`invalidate`](Self::invalidate). Tells of each name that led to an inode, before nobody finds it any more: in which
+    /// directory, and the inode.
+    ///
+    /// Context: as for [`prune`](Self::prune). `tell` is called with dentries locked: it takes leaf locks at most.
+    pub fn invalidate_telling(&self, dentry: &DentryRef<I>, tell: Tell<'_, I>) {
         {
             let rcu = rcu::read_lock();
-            let (_parent, mut guard) = lock_with_parent(dentry, &rcu);
+            let (parent, mut guard) = lock_with_parent(dentry, &rcu);
+            if let Some(parent) = &parent {
+                tell_of(parent.dentry(), dentry, tell);
+            }
             unhash(&mut guard);
         }
-        self.inner.walk(dentry, true);
+        self.inner.walk(dentry, Some(tell));
         self.inner.limbo.advance();
     }
 }
@@ -127,9 +156,9 @@ impl<I: DentryInode> Inner<I> {
         evicted
     }
 
-    /// Goes through all below `top`, evicting what is unused, and unhashing the rest if asked to; how many it
+    /// Goes through all below `top`, evicting what is unused, and unhashing the rest if somebody is told of it; how many it
     /// evicted.
-    fn walk(&self, top: &DentryRef<I>, unhash_all: bool) -> usize {
+    fn walk(&self, top: &DentryRef<I>, unhash_all: Option<Tell<'_, I>>) -> usize {
         let nr_children = top.lock().nr_children();
         if nr_children == 0 {
             return 0;
@@ -166,7 +195,7 @@ type Visit<I> = (DentryRef<I>, usize);
 fn visit<I: DentryInode>(
     dir: &DentryRef<I>,
     left: &mut usize,
-    unhash_all: bool,
+    unhash_all: Option<Tell<'_, I>>,
 ) -> (Option<Visit<I>>, Vec<HeldRefs<I>>) {
     let mut dead = Vec::new();
     let mut guard = dir.lock();
@@ -178,12 +207,15 @@ fn visit<I: DentryInode>(
         *left -= 1;
         guard.rotate();
         let mut child_guard = child.lock_nested();
+        if let Some(tell) = unhash_all {
+            tell_of(dir, child, tell);
+        }
         if child_guard.count() == 0 {
             tear_down(Some(&mut guard), child_guard);
             dead.push(bury(child));
             continue;
         }
-        if unhash_all {
+        if unhash_all.is_some() {
             // It has references.
             unhash(&mut child_guard);
         }

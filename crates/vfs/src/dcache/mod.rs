@@ -62,6 +62,7 @@ mod tests;
 
 pub use cache::{DENTRY_BYTES, DentryCache, DentryStats};
 pub use dentry::Dentry;
+pub use evict::Tell;
 pub use inode::{AliasSlot, DentryInode};
 pub use name::Name;
 pub(crate) use name::{all_words, last_slash, mix, tail_word};

@@ -1,4 +1,4 @@
-//! Asking the file system about what a name leads to: its attributes, and to open it.
+//! Asking the file system what a name leads to, for its attributes, and to open it.
 //!
 //! # Model
 //!
@@ -6,12 +6,16 @@
 //! its doubts are noted before the question, and compared after the answer. See [`Belief`](crate::Belief), invariant 1.
 
 use super::{Named, SuperBlock};
+use crate::belief::Belief;
 use crate::credentials::{Access, Credentials};
+use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
-use crate::types::{Attr, OpContext, OpenFlags};
+use crate::types::{Attr, MAX_NAME, OpContext, OpenFlags};
 use foliocache_sys::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 impl SuperBlock {
     /// Whether `credentials`, if there are any, allow an access. The attributes are asked for anew if they are
@@ -111,5 +115,56 @@ impl SuperBlock {
             dir.attributes().believe_watched(doubts, now);
         }
         Ok(attr)
+    }
+
+    /// Asks the file system for a name in a directory and enters what it says, which may be that there is
+    /// none.
+    ///
+    /// Context: the directory's names locked, shared at least.
+    pub(super) fn ask(
+        &self,
+        dir: &DentryRef<Inode>,
+        inode: &SlabArc<Inode>,
+        name: &Name<'_>,
+    ) -> Result<DentryRef<Inode>, Errno> {
+        self.ask_all(dir, inode, name).map(|(dentry, _)| dentry)
+    }
+
+    /// As [`SuperBlock::ask`], and whether the attributes in memory are those that the file system was told at that.
+    pub(super) fn ask_all(
+        &self,
+        dir: &DentryRef<Inode>,
+        inode: &SlabArc<Inode>,
+        name: &Name<'_>,
+    ) -> Result<(DentryRef<Inode>, bool), Errno> {
+        let watched = self.belief.watch(inode);
+        let (asked, doubts) = (self.now(), inode.attributes().doubts());
+        let name_str = OsStr::from_bytes(name.bytes());
+        let (found, told) = match self.caches.fs.lookup_with_attributes(inode, name_str) {
+            Ok((inode, told)) => (Some(inode), told),
+            // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
+            Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => (None, false),
+            Err(error) => return Err(error),
+        };
+        let present = found.is_some();
+        // Something in the store leads back to a directory above: a bind mount, say.
+        let (dentry, displaced) = self.caches.dcache.add_displacing(dir, name, found)?;
+        match watched {
+            // Somebody may have been told before there was a dentry to doubt.
+            true => {
+                let mut in_time = false;
+                inode.attributes().unless_doubted(doubts, || {
+                    dentry.believe(Belief::watched(asked));
+                    in_time = true;
+                });
+                if !in_time {
+                    self.caches.doubt_found(&dentry);
+                }
+            }
+            false => dentry.believe(self.belief.until(asked, present)),
+        }
+        self.caches
+            .expect_displaced(inode, name.bytes(), doubts, &displaced);
+        Ok((dentry, told))
     }
 }

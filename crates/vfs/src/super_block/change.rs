@@ -77,8 +77,12 @@ impl SuperBlock {
         if let Err(Errno::EEXIST) = made {
             self.forget_absent(dir, &name);
         }
-        let dentry = self.caches.dcache.add(dir, &name, Some(made?))?;
+        let added = self.caches.dcache.add_displacing(dir, &name, Some(made?));
+        let (dentry, displaced) = added?;
         Self::believe_ours(&dentry, &inode, doubts, until);
+        let doubts = doubts.wrapping_add(1);
+        self.caches
+            .expect_displaced(&inode, name.bytes(), doubts, &displaced);
         Ok(dentry)
     }
 
@@ -87,7 +91,7 @@ impl SuperBlock {
         if let Some(dentry) = self.caches.dcache.lookup(dir, name)
             && dentry.is_negative()
         {
-            self.caches.dcache.invalidate(&dentry);
+            self.caches.invalidate(&dentry);
         }
     }
 
@@ -240,12 +244,16 @@ impl SuperBlock {
             match removed {
                 Ok(()) => {
                     gone = dentry.inode();
+                    // Another file may have been removed.
+                    if let Some(gone) = &gone {
+                        self.caches.expect(&inode, name.as_bytes(), gone);
+                    }
                     dentry.believe(0);
                     self.caches.dcache.delete(&dentry);
                     Self::believe_ours(&dentry, &inode, doubts, until);
                 }
                 // Somebody else was faster, outside.
-                Err(Errno::ENOENT | Errno::ESTALE) => self.caches.dcache.invalidate(&dentry),
+                Err(Errno::ENOENT | Errno::ESTALE) => self.caches.invalidate(&dentry),
                 Err(_) => {}
             }
         }
@@ -431,6 +439,10 @@ impl SuperBlock {
                         .zip(moved)
                         .is_some_and(|(a, b)| SlabArc::ptr_eq(&a, &b))
                 });
+                // Another file may have been replaced.
+                if let Some(replaced) = &replaced {
+                    self.caches.expect(&to_inode, to.as_bytes(), replaced);
+                }
                 // What is replaced goes with its last reference.
                 let exchanged = target.filter(|_| exchange);
                 // Where they will be others may tell of them, or nobody.
@@ -439,7 +451,7 @@ impl SuperBlock {
                 }
                 let renamed = |moved| self.caches.dcache.rename(moved, to_dir, &new, exchange);
                 if !same && renamed(&moved).is_err() {
-                    self.caches.dcache.invalidate(&moved);
+                    self.caches.invalidate(&moved);
                 }
                 let there = (&moved, &to_inode, to_belief);
                 let here = exchanged
@@ -455,9 +467,9 @@ impl SuperBlock {
             }
             // Somebody else was faster, outside.
             Err(Errno::ENOENT | Errno::ESTALE) => {
-                self.caches.dcache.invalidate(&moved);
+                self.caches.invalidate(&moved);
                 if let Some(target) = target {
-                    self.caches.dcache.invalidate(&target);
+                    self.caches.invalidate(&target);
                 }
             }
             Err(_) => {}

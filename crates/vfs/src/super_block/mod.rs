@@ -50,7 +50,7 @@ use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
 use crate::slab::SlabArc;
-use crate::types::{Attr, Attributes, FileKind, MAX_NAME, OpContext, SetAttr};
+use crate::types::{Attr, Attributes, FileKind, OpContext, SetAttr};
 use crate::walk::{RcuAt, RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
@@ -171,6 +171,12 @@ impl SuperBlock {
         if let Some(reaper) = &self.reaper {
             reaper.wake();
         }
+    }
+
+    /// Does the reaper's work: a model has none.
+    #[cfg(any(loom, shuttle))]
+    pub fn give_up_removed(&self) {
+        self.caches.give_up_removed();
     }
 
     /// Gives up all names and inodes that nobody holds, whether or not memory is short. Waits for RCU readers.
@@ -323,7 +329,7 @@ impl SuperBlock {
             let (dentry, done) = act()?;
             match done {
                 // What has the name now?
-                Err(Errno::ESTALE) => self.caches.dcache.invalidate(&dentry),
+                Err(Errno::ESTALE) => self.caches.invalidate(&dentry),
                 done => return Ok(done?),
             }
         }
@@ -503,53 +509,11 @@ impl SuperBlock {
             Ok(dentry) => Ok(Named::new(dentry)?),
             // The directory itself is not where it was: it is looked up anew.
             Err(Errno::ESTALE) => {
-                self.caches.dcache.invalidate(&dir.dentry);
+                self.caches.invalidate(&dir.dentry);
                 Err(Stop::Bail)
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Asks the file system for a name in a directory and enters what it says, which may be that there is
-    /// none.
-    ///
-    /// Context: the directory's names locked, shared at least.
-    pub(super) fn ask(
-        &self,
-        dir: &DentryRef<Inode>,
-        inode: &SlabArc<Inode>,
-        name: &Name<'_>,
-    ) -> Result<DentryRef<Inode>, Errno> {
-        self.ask_all(dir, inode, name).map(|(dentry, _)| dentry)
-    }
-
-    /// As [`SuperBlock::ask`], and whether the attributes in memory are those that the file system was told at that.
-    fn ask_all(
-        &self,
-        dir: &DentryRef<Inode>,
-        inode: &SlabArc<Inode>,
-        name: &Name<'_>,
-    ) -> Result<(DentryRef<Inode>, bool), Errno> {
-        let watched = self.belief.watch(inode);
-        let (asked, doubts) = (self.now(), inode.attributes().doubts());
-        let name_str = OsStr::from_bytes(name.bytes());
-        let (found, told) = match self.caches.fs.lookup_with_attributes(inode, name_str) {
-            Ok((inode, told)) => (Some(inode), told),
-            // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
-            Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => (None, false),
-            Err(error) => return Err(error),
-        };
-        let present = found.is_some();
-        // Something in the store leads back to a directory above: a bind mount, say.
-        let dentry = self.caches.dcache.add(dir, name, found)?;
-        match watched {
-            // Somebody may have been told before there was a dentry to doubt.
-            true => inode.attributes().unless_doubted(doubts, || {
-                dentry.believe(Belief::watched(asked));
-            }),
-            false => dentry.believe(self.belief.until(asked, present)),
-        }
-        Ok((dentry, told))
     }
 
     /// Changes attributes, see [`FileSystem::setattr`].

@@ -145,6 +145,9 @@ impl Caches {
             let above = self.dcache.of_directory(dir)?;
             self.dcache.lookup(&above, &Name::new(name.as_bytes()))
         });
+        if let Some(name) = name.filter(|_| change == Change::NameLost) {
+            self.removed.lost(dir, name);
+        }
         let dentry = dentry?;
         let stale = foliocache_sync::planted!(missing_name_believed) && dentry.is_negative();
         if change.is_of_name() && !stale {
@@ -172,6 +175,7 @@ impl Listener for Caches {
     }
 
     fn was_told(&self, began: u64, complete: bool) {
+        self.removed.was_told(began, complete);
         self.observers
             .each(|observer| observer.was_told(began, complete));
     }

@@ -7,22 +7,45 @@
 //! [reaper](crate::limbo::Reaper) asks for each what became of it ([`FileSystem::give_up_removed`]). In a process
 //! that asks for no names, the reaper reads the news every [`LOOK`].
 //!
-//! What is not told stays until the cache makes room, as does what is beyond [`MOST`].
+//! ```text
+//!  told that a name is lost ── its dentry ──────────────────▶ line ──▶ the file system is asked
+//!                           └─ what was expected of it ──────▶  ▲
+//!  a name leads elsewhere, before that is told ──▶ expected ────┘ nobody can tell any more
+//!                                                     └──────▶ dropped: all was told, and it was not lost
+//! ```
+//!
+//! A name may be found to lead elsewhere before the news are read. Then the dentry of the old file goes, and who is told
+//! afterwards would not find the file. So it is *expected* ([`Caches::invalidate`], [`Caches::expect_displaced`]) until the news
+//! of some time later are read, since a change can be seen a little before it is told. A file that was moved is not told to be
+//! lost, and keeps its pages.
+//!
+//! What is not told stays until the cache makes room, as does what is beyond [`MOST`], and a file whose name was given up to
+//! make room.
+//!
+//! # Invariants
+//!
+//! 1. Of a dentry that goes since its name leads elsewhere the file is expected before, or, if it is displaced, after, as long as the
+//!    directory has no more doubts than before the name was asked for: what is told later finds one of the two. With
+//!    more doubts it gets in line at once.
 //!
 //! # Locking
 //!
-//! The line is a leaf. The reaper asks without it.
+//! The line and the expected are leaves; dentries may be locked. The reaper asks without them.
 //!
 //! [`FileSystem::give_up_removed`]: crate::FileSystem::give_up_removed
 
 use super::shrink::Caches;
 use crate::dcache::DentryRef;
+use crate::icache::CachedInode;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
+use crate::slab::{SlabArc, SlabWeak};
 use foliocache_sync::Mutex;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::time::Duration;
+use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::mem;
 use std::os::unix::ffi::OsStrExt;
 
 /// How often the reaper reads the news of a process that asks for nothing.
@@ -31,11 +54,40 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// Names that wait at most.
 const MOST: usize = 16 << 10;
 
+/// A model frees by itself, and its files have no pages.
+const IS_MODEL: bool = cfg!(any(loom, shuttle));
+
+/// Milliseconds for which a file is expected to be told of at least: a change can be seen before it is told. In a model for ever.
+const EXPECTED_FOR: u64 = if IS_MODEL { 1 << 30 } else { 2000 };
+
+/// A file that may be gone.
+enum Waiting {
+    /// A name, with what it led to.
+    Named(DentryRef<Inode>),
+    /// A file that no name is known to lead to. Others may free it before the reaper comes.
+    Nameless(SlabWeak<Inode>),
+}
+
+/// The number of a directory, and a name in it.
+type Place = (u64, Vec<u8>);
+
+/// A file, and when its name was found to lead elsewhere, of [`Belief::told_since`](crate::Belief::told_since).
+type Expected = (SlabWeak<Inode>, u64);
+
+/// Files by the names that led to them.
+#[derive(Default)]
+struct Expectations {
+    files: HashMap<Place, Vec<Expected>>,
+    /// When those that are over were last looked for.
+    looked_at: u64,
+}
+
 /// Names that were taken away, with what they led to.
 #[derive(Default)]
 pub(super) struct Removed {
-    line: Mutex<Vec<DentryRef<Inode>>>,
-    /// `None` where callers alone free what was given up: then nothing waits here.
+    line: Mutex<Vec<Waiting>>,
+    expected: Mutex<Expectations>,
+    /// `None` where callers alone free what was given up: then nothing waits here, but in a model.
     reaper: OnceLock<Reaper>,
 }
 
@@ -45,16 +97,71 @@ impl Removed {
         let _ = self.reaper.set(reaper);
     }
 
+    fn is_used(&self) -> bool {
+        self.reaper.get().is_some() || IS_MODEL
+    }
+
     /// Does not wait.
     pub(super) fn add(&self, dentry: DentryRef<Inode>) {
-        let Some(reaper) = self.reaper.get() else {
+        self.push([Waiting::Named(dentry)]);
+    }
+
+    fn push(&self, waiting: impl IntoIterator<Item = Waiting>) {
+        if !self.is_used() {
             return;
-        };
+        }
         let mut line = self.line.lock();
-        if line.len() < MOST {
-            line.push(dentry);
-            drop(line);
+        let room = MOST.saturating_sub(line.len());
+        line.extend(waiting.into_iter().take(room));
+        drop(line);
+        if let Some(reaper) = self.reaper.get() {
             reaper.wake();
+        }
+    }
+
+    fn expect(&self, dir: &Inode, name: &[u8], inode: SlabWeak<Inode>, now: u64) {
+        let files = &mut self.expected.lock().files;
+        if files.len() < MOST {
+            let place = (dir.ino(), name.to_vec());
+            files.entry(place).or_default().push((inode, now));
+        }
+    }
+
+    /// A name was lost. Does not wait.
+    pub(super) fn lost(&self, dir: &Inode, name: &OsStr) {
+        let mut expected = self.expected.lock();
+        let files = match expected.files.is_empty() {
+            true => None,
+            false => expected
+                .files
+                .remove(&(dir.ino(), name.as_bytes().to_vec())),
+        };
+        drop(expected);
+        if let Some(files) = files {
+            self.push(files.into_iter().map(|(file, _)| Waiting::Nameless(file)));
+        }
+    }
+
+    /// All was told that happened before `began`; not all of it, if it is not `complete`: then nobody tells what is gone.
+    pub(super) fn was_told(&self, began: u64, complete: bool) {
+        let mut expected = self.expected.lock();
+        let is_early = began < expected.looked_at + EXPECTED_FOR;
+        if expected.files.is_empty() || complete && is_early {
+            return;
+        }
+        let (mut over, mut later) = (Vec::new(), HashMap::new());
+        for (place, files) in mem::take(&mut expected.files) {
+            let (early, late): (Vec<_>, Vec<_>) =
+                (files.into_iter()).partition(|&(_, at)| at + EXPECTED_FOR < began || !complete);
+            over.extend(early);
+            if !late.is_empty() {
+                later.insert(place, late);
+            }
+        }
+        (expected.files, expected.looked_at) = (later, began);
+        drop(expected);
+        if !complete {
+            self.push(over.into_iter().map(|(file, _)| Waiting::Nameless(file)));
         }
     }
 }
@@ -64,22 +171,89 @@ impl Caches {
     ///
     /// Context: [`FileSystem::give_up_removed`](crate::FileSystem::give_up_removed).
     pub(super) fn give_up_removed(&self) {
-        let line = std::mem::take(&mut *self.removed.line.lock());
+        let line = mem::take(&mut *self.removed.line.lock());
         let mut gone = Vec::new();
-        for dentry in line {
-            let inode = dentry.inode();
-            if let Some(inode) = inode.filter(|inode| self.fs.give_up_removed(inode)) {
+        for waiting in line {
+            let (dentry, inode) = match waiting {
+                Waiting::Named(dentry) => {
+                    let inode = dentry.inode();
+                    (Some(dentry), inode)
+                }
+                Waiting::Nameless(inode) => (None, inode.upgrade()),
+            };
+            let Some(inode) = inode.filter(|inode| self.fs.give_up_removed(inode)) else {
+                continue;
+            };
+            if let Some(dentry) = dentry {
                 if inode.is_directory() && dentry.is_hashed() {
                     self.tell_of_directory(&dentry);
                 }
-                self.dcache.invalidate(&dentry);
-                gone.push(inode);
+                self.invalidate(&dentry);
             }
+            gone.push(inode);
         }
         if !gone.is_empty() {
             // Dead dentries have their inodes until then.
             self.dcache.wait_for_limbo();
             self.fs.evict_inodes(gone);
+        }
+    }
+
+    /// Takes a dentry away whose name leads elsewhere in the store, and all below it: what they led to may be gone.
+    ///
+    /// Context: as for [`DentryCache::prune`](crate::dcache::DentryCache::prune).
+    pub(super) fn invalidate(&self, dentry: &DentryRef<Inode>) {
+        let expect = |dir: &Inode, name: &[u8], inode| self.expect(dir, name, &inode);
+        self.dcache.invalidate_telling(dentry, &expect);
+    }
+
+    /// A name that led to `inode` leads elsewhere, or does not for long: if it is told to be lost, so may the inode be. To be called
+    /// before the dentry goes.
+    pub(super) fn expect(&self, dir: &Inode, name: &[u8], inode: &SlabArc<Inode>) {
+        let by_us = CachedInode::link(&**inode).is_gone();
+        if by_us || !self.removed.is_used() || foliocache_sync::planted!(found_gone_not_expected) {
+            return;
+        }
+        if let Some(now) = self.fs.belief().told_since() {
+            let inode = SlabArc::downgrade(inode);
+            self.removed.expect(dir, name, inode, now);
+        }
+    }
+
+    /// Somebody was told of something before a name was entered, perhaps that it was lost: a file with pages may be gone.
+    pub(super) fn doubt_found(&self, dentry: &DentryRef<Inode>) {
+        let has_pages = |inode: &SlabArc<Inode>| inode.mapping().is_some() || IS_MODEL;
+        if dentry.inode().as_ref().is_some_and(has_pages) {
+            self.removed.add(dentry.clone());
+        }
+    }
+
+    /// As [`Caches::expect`], of dentries that had to make way for an answer about `name` in `dir`, which had `doubts` before it was
+    /// asked for.
+    pub(super) fn expect_displaced(
+        &self,
+        dir: &Inode,
+        name: &[u8],
+        doubts: u32,
+        displaced: &[DentryRef<Inode>],
+    ) {
+        for dentry in displaced {
+            let Some(inode) = dentry.inode() else {
+                continue;
+            };
+            if inode.is_directory() {
+                // Its children would keep it.
+                self.invalidate(dentry);
+            }
+            let mut in_time = false;
+            dir.attributes().unless_doubted(doubts, || {
+                self.expect(dir, name, &inode);
+                in_time = true;
+            });
+            if !in_time && self.fs.belief().told_since().is_some() {
+                let inode = SlabArc::downgrade(&inode);
+                self.removed.push([Waiting::Nameless(inode)]);
+            }
         }
     }
 

@@ -29,6 +29,8 @@ struct Known {
     /// Writes to each file, and how many of them the store has.
     written: [u64; 6],
     stored: [u64; 6],
+    /// Files that were asked for since they may be gone.
+    looked_at: Vec<u64>,
     /// What the store had when a name moved.
     moves: Vec<(RenameMode, [u64; 6])>,
 }
@@ -241,6 +243,11 @@ impl Names {
         self.known.lock().asked
     }
 
+    /// Whether it was asked for a file since that may be gone.
+    pub(crate) fn looked_at(&self, file: u64) -> bool {
+        self.known.lock().looked_at.contains(&file)
+    }
+
     /// Writes to a file; the store does not have it.
     pub(crate) fn write(&self, file: u64) {
         self.known.lock().written[file as usize] += 1;
@@ -286,7 +293,7 @@ impl Names {
         let (_, _, inode) = entries.remove(at);
         self.known.lock().sizes[dir as usize] += 1;
         drop(entries);
-        self.queue.push(dir, Some(name), Change::Name);
+        self.queue.push(dir, Some(name), Change::NameLost);
         Ok(inode)
     }
 
@@ -315,7 +322,7 @@ impl Names {
         known.sizes[to.0 as usize] += 1;
         drop((known, entries));
         self.queue.push(from.0, Some(from.1), Change::Name);
-        self.queue.push(to.0, Some(to.1), Change::Name);
+        self.queue.push(to.0, Some(to.1), Change::NameLost);
         Ok(())
     }
 
@@ -356,6 +363,18 @@ impl FileSystem for Names {
 
     fn belief(&self) -> Arc<Belief> {
         self.belief.clone()
+    }
+
+    fn give_up_removed(&self, inode: &SlabArc<Inode>) -> bool {
+        let is_there = self
+            .entries
+            .lock()
+            .iter()
+            .any(|entry| SlabArc::ptr_eq(&entry.2, inode));
+        if !is_there {
+            self.known.lock().looked_at.push(inode.ino());
+        }
+        !is_there
     }
 
     fn is_told_all(&self, _: &Inode, _: &Inode) -> bool {

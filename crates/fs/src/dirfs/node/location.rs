@@ -165,6 +165,7 @@ impl DirNode {
             let mut opens = file.opens.lock();
             // Of a handle without a descriptor they are all that can be read.
             if opens.handles > 0 {
+                opens.missed = true;
                 return;
             }
             if let Some(mapping) = file.mapping() {
