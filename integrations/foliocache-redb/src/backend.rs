@@ -116,9 +116,7 @@ impl FolioBackend {
     /// # Errors
     /// Those of [`Cache::file`].
     pub fn open_read_only(cache: &Cache, path: impl AsRef<Path>) -> foliocache::Result<Self> {
-        Ok(Self::new(
-            cache.file(path, FileOptions::new().read(true))?,
-        ))
+        Ok(Self::new(cache.file(path, FileOptions::new().read(true))?))
     }
 
     /// Opens `name` in a directory of the cache; makes it if it is not there. As [`FolioBackend::create`], but the whole directory
@@ -151,6 +149,7 @@ impl FolioBackend {
 
     /// Whether the range was locked; not if somebody else has a lock in it.
     fn try_lock(&self, range: Bounds, kind: LockKind) -> io::Result<bool> {
+        check(range)?;
         let with_whole_file = range == WHOLE || range == SHARED_WRITER || range == SHARED_READER;
         if with_whole_file {
             let kind = match range {
@@ -201,6 +200,7 @@ impl FolioBackend {
     }
 
     fn lock(&self, range: Bounds, kind: LockKind) -> Result<(), BackendError> {
+        check(range)?;
         self.file.lock_range(range, kind).map_err(io_error)?;
         self.held().ranges.push(range);
         Ok(())
@@ -261,6 +261,7 @@ impl StorageBackend for FolioBackend {
 
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
         let range = (start, end);
+        check(range)?;
         // A lock whose end failed stays in the list, for `close`.
         self.file.unlock_range(range).map_err(io_error)?;
         let mut held = self.held();
@@ -276,8 +277,31 @@ impl StorageBackend for FolioBackend {
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         let range = (start, end);
+        check(range)?;
         let locked = self.file.is_range_locked(range, LockKind::Exclusive);
         Ok(locked.map_err(io_error)?)
+    }
+}
+
+/// Refuses empty ranges, and ends beyond the largest offset that a file can have.
+fn check(range: Bounds) -> io::Result<()> {
+    let start = match range.0 {
+        Bound::Included(start) => Some(start),
+        Bound::Excluded(start) => start.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let last = match range.1 {
+        Bound::Included(last) => Some(last),
+        Bound::Excluded(end) => end.checked_sub(1),
+        Bound::Unbounded => Some(i64::MAX as u64),
+    };
+    let is_range = |(start, last): (u64, u64)| start <= last && last <= i64::MAX as u64;
+    match start.zip(last).is_some_and(is_range) {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a file has no such range of bytes to lock",
+        )),
     }
 }
 

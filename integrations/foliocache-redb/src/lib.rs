@@ -49,4 +49,8 @@
 
 mod backend;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 pub use backend::{FolioBackend, cause};
