@@ -475,7 +475,11 @@ fn integrations() -> Vec<Step> {
         cargo("format", "fmt --all --check", 2),
         cargo("clippy", clippy, 15),
         cargo("tests", tests, 90),
-        cargo("benchmarks, tiny", "test --workspace --locked --benches", 15),
+        cargo(
+            "benchmarks, tiny",
+            "test --workspace --locked --benches",
+            15,
+        ),
     ]
 }
 

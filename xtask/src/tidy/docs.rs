@@ -453,11 +453,10 @@ mod tests {
     #[test]
     fn code_that_nobody_compiles_is_found() {
         let compiled = "#[doc = include_str!(\"../../../docs/a.md\")]";
-        let line =
-            |path: &str, text: &str| {
-                let path = Path::new(path);
-                uncompiled(path, path, text, compiled, GUIDE).map(|v| v.line)
-            };
+        let line = |path: &str, text: &str| {
+            let path = Path::new(path);
+            uncompiled(path, path, text, compiled, GUIDE).map(|v| v.line)
+        };
         let code = "# A\n```rust,no_run\nfn main() {}\n```\n";
         assert_eq!(line("docs/a.md", code), None);
         assert_eq!(line("docs/b.md", code), Some(2));
