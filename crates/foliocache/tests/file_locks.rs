@@ -15,7 +15,6 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -463,37 +462,4 @@ fn caches_exclude_each_other() {
     let mut bytes = [0; 5];
     other.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"other");
-}
-
-#[test]
-fn locks_are_had_while_other_threads_of_this_process_write() {
-    let disk = Disk::new(16);
-    let file = disk.dir.create("f").unwrap();
-    let reader = open(&disk.dir, "f");
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for thread in 0..3u64 {
-            let (file, done) = (&file, &done);
-            scope.spawn(move || {
-                for round in 0.. {
-                    // Relaxed: nothing else is told by it.
-                    if done.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    let page = thread * 64 + round % 64;
-                    file.write_all_at(&[round as u8; 4096], page * 4096)
-                        .unwrap();
-                    if round % 8 == 0 {
-                        file.write_out().unwrap();
-                    }
-                }
-            });
-        }
-        let locked = (0..2_000).try_for_each(|_| {
-            reader.lock_range(0..1, LockKind::Shared)?;
-            reader.unlock_range(0..1)
-        });
-        done.store(true, Ordering::Relaxed);
-        locked.unwrap();
-    });
 }
