@@ -41,8 +41,11 @@ impl Numbers {
     }
 }
 
-/// What a transaction does: keys with their new values, or without. And whether it is durable.
-fn transaction(number: u64) -> (Vec<(u64, Option<Vec<u8>>)>, bool) {
+/// A key with its new value, or without.
+type Change = (u64, Option<Vec<u8>>);
+
+/// What a transaction does, and whether it is durable.
+fn transaction(number: u64) -> (Vec<Change>, bool) {
     let mut numbers = Numbers(number);
     let is_durable = numbers.below(3) > 0;
     // Some are large: more than the cache may have dirty.
