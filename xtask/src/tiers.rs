@@ -12,7 +12,7 @@
 //! | `shuttle_simulation.rs` | also fresh seeds of it, by `cargo xtask simulate` |
 //! | `system_*.rs` | system tier, with the build of the unit tier; each test is `#[ignore = "system tier"]` |
 //! | `stress_*.rs` | unit tier in small; system tier, with the same build, `FOLIOCACHE_STRESS=30` |
-//! | `programs_*.rs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]` |
+//! | `programs_*.rs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]`. Of `integrations/`, all tests run there |
 //! | `asan_*.rs`, `miri_*.rs` | sanitize tier alone: canaries, only when it is named (begin with `#![cfg(asan)]`, `#![cfg(miri)]`) |
 //! | any other | unit tier, like tests beside the code and in the documentation |
 
@@ -314,7 +314,7 @@ impl Workspace {
             Tier::Fuzz => sanitize::fuzz_steps(&self.target),
             Tier::System => self.system(),
             Tier::Sanitize => sanitize::steps(&self.target),
-            Tier::Programs => vec![self.programs()],
+            Tier::Programs => [vec![self.programs()], integrations()].concat(),
         }
     }
 
@@ -461,6 +461,28 @@ fn tidy() -> Vec<Step> {
     ]
 }
 
+/// The workspace of the adapters for engines. Its tests build what the engines bring along, and run their suites.
+fn integrations() -> Vec<Step> {
+    let cargo = |name: &str, arguments: &str, minutes| {
+        let (command, rest) = arguments.split_once(' ').unwrap_or((arguments, ""));
+        let arguments = format!("{command} --manifest-path integrations/Cargo.toml {rest}");
+        let name = format!("integrations, {name}");
+        Step::cargo(Tier::Programs, &name, &arguments, minutes)
+    };
+    let clippy = "clippy --workspace --all-targets --locked -- -D warnings";
+    let tests = "test --workspace --locked -- --include-ignored --nocapture --test-threads=1";
+    vec![
+        cargo("format", "fmt --all --check", 2),
+        cargo("clippy", clippy, 15),
+        cargo("tests", tests, 90),
+        cargo(
+            "benchmarks, tiny",
+            "test --workspace --locked --benches",
+            15,
+        ),
+    ]
+}
+
 /// Bugs are planted, and the tests of the unit and model tiers have to find them.
 fn planted() -> Vec<Step> {
     let arguments = "xtask planted --tier unit --tier model";
@@ -570,6 +592,21 @@ mod tests {
              FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo test"
         ));
         assert!(steps[3].starts_with("FOLIOCACHE_STRESS=30 "));
+    }
+
+    #[test]
+    fn integrations_run_only_if_they_are_named() {
+        let w = workspace(&[("foliocache-cli", &["programs_suites"])]);
+        let steps = commands(&w.steps(Tier::Programs));
+        let tests = "cargo test --manifest-path integrations/Cargo.toml --workspace --locked -- ";
+        assert!(
+            steps.iter().any(|step| step.starts_with(tests)),
+            "{steps:?}"
+        );
+        for tier in Tier::ALL {
+            let steps = commands(&w.steps(tier));
+            assert!(!steps.iter().any(|step| step.contains("integrations")));
+        }
     }
 
     #[test]

@@ -40,6 +40,9 @@ const MACHINE: &[(&str, &str)] = &[
     ("/tmp/br", "ief"),
 ];
 
+/// What compiles the documents of the library.
+const GUIDE: &str = "crates/guide/src/lib.rs";
+
 /// The one registry that the lock file may name.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -71,21 +74,31 @@ pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
     if let (Some(text), Some(rank)) = (tree.read(locking), rank) {
         found.extend(ranks(locking, &text, &rank.code));
     }
-    let compiled = tree.read(Path::new("crates/guide/src/lib.rs"));
+    let compiled = tree.read(Path::new(GUIDE));
     for path in &tree.files {
         let Some(text) = tree.read(path) else {
             continue;
         };
         found.extend(machine_paths(path, &text));
-        if let Some(compiled) = &compiled {
-            found.extend(uncompiled(path, &text, compiled));
+        // An adapter's documents are compiled by its own crate.
+        let parts: Vec<_> = path.iter().collect();
+        if let [first, adapter, _, ..] = parts[..]
+            && first == "integrations"
+        {
+            let root = Path::new(first).join(adapter);
+            let own = tree.read(&root.join("src/lib.rs")).unwrap_or_default();
+            let relative = path.strip_prefix(&root).unwrap_or(path);
+            let where_to = format!("{}/src/lib.rs", root.display());
+            found.extend(uncompiled(path, relative, &text, &own, &where_to));
+        } else if let Some(compiled) = &compiled {
+            found.extend(uncompiled(path, path, &text, compiled, GUIDE));
         }
         if path.extension().is_some_and(|e| e == "md") {
             found.extend(links(path, &text, &|target| {
                 tree.root.join(target).exists()
             }));
         }
-        if path == Path::new("Cargo.lock") {
+        if path.ends_with("Cargo.lock") {
             found.extend(registries(path, &text));
         }
     }
@@ -301,15 +314,23 @@ fn links(path: &Path, text: &str, exists: &dyn Fn(&Path) -> bool) -> Vec<Violati
 }
 
 /// A Markdown file with Rust code that the doctests of `compiled` do not include.
-fn uncompiled(path: &Path, text: &str, compiled: &str) -> Option<Violation> {
+///
+/// `compiled` is the text of the file `by`, which includes documents; `named` is the path by which it has this one.
+fn uncompiled(
+    path: &Path,
+    named: &Path,
+    text: &str,
+    compiled: &str,
+    by: &str,
+) -> Option<Violation> {
     let line = text
         .lines()
         .position(|line| line.trim_start().starts_with("```rust"))?;
-    let included = compiled.contains(&format!("/{}\")", path.display()));
+    let included = compiled.contains(&format!("/{}\")", named.display()));
     let is_document = path.extension().is_some_and(|e| e == "md");
     (is_document && !included).then(|| {
-        let message = "has Rust code that nobody compiles: list it in crates/guide/src/lib.rs";
-        Violation::new(path, line + 1, "code", message.to_owned())
+        let message = format!("has Rust code that nobody compiles: list it in {by}");
+        Violation::new(path, line + 1, "code", message)
     })
 }
 
@@ -432,8 +453,10 @@ mod tests {
     #[test]
     fn code_that_nobody_compiles_is_found() {
         let compiled = "#[doc = include_str!(\"../../../docs/a.md\")]";
-        let line =
-            |path: &str, text: &str| uncompiled(Path::new(path), text, compiled).map(|v| v.line);
+        let line = |path: &str, text: &str| {
+            let path = Path::new(path);
+            uncompiled(path, path, text, compiled, GUIDE).map(|v| v.line)
+        };
         let code = "# A\n```rust,no_run\nfn main() {}\n```\n";
         assert_eq!(line("docs/a.md", code), None);
         assert_eq!(line("docs/b.md", code), Some(2));
