@@ -480,9 +480,8 @@ impl AddressSpace {
 
     #[cold]
     fn mark_newly_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
-        let before = locked.state.set(flag::DIRTY);
-        if before.has(flag::EARLY) {
-            locked.state.clear(flag::EARLY);
+        locked.state.set(flag::DIRTY);
+        if locked.state.clear(flag::EARLY).has(flag::EARLY) {
             self.bdi.note_dirtied_again(locked.nr_pages());
         }
         self.index.lock().set_mark(locked.index().0, Mark::Dirty);
