@@ -27,8 +27,8 @@ const CANNOT_PASS: &[&str] = &[
     "read_only_backends_share_the_protocol_bytes_with_each_other",
 ];
 
-/// A test that fails at times: an open that another handle excludes fails with another error than that the database is already open. The reason is
-/// not known yet.
+/// A test that fails at times: a lock of a handle fails with `EBUSY` while another thread of the process writes to the file without a pause. The cache looks
+/// whether others wrote, and a write of its own that is under way hides the answer.
 const FAILS_AT_TIMES: &str = "a_refused_read_only_open_does_not_refuse_a_compaction";
 
 /// Where cargo keeps the source of the redb that this crate is built with.
