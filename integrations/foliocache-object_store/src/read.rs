@@ -62,13 +62,13 @@ pub(crate) struct Part {
     index: u64,
     /// Within the chunk.
     range: Range<u64>,
-    slot: Slot,
-    from: From,
+    from: Source,
 }
 
-enum From {
+enum Source {
     Fetched(Bytes),
-    Kept(AsyncFile),
+    /// With the slot that said so.
+    Kept(AsyncFile, Slot),
 }
 
 /// The name of a file that has a chunk.
@@ -195,11 +195,11 @@ impl<S: ObjectStore> Shared<S> {
         };
         self.sweep().await;
         let from = match (fetched, kept) {
-            (Some(bytes), _) => From::Fetched(bytes),
+            (Some(bytes), _) => Source::Fetched(bytes),
             (None, Ok(file)) => match self.directory.open(name(file)).await {
                 Ok(file) => {
                     Counters::count(&self.counters.hits);
-                    From::Kept(file)
+                    Source::Kept(file, Arc::clone(slot))
                 }
                 Err(error) => {
                     // Not there: it had to make room just now.
@@ -207,17 +207,12 @@ impl<S: ObjectStore> Shared<S> {
                         Counters::count(&self.counters.local_failures);
                     }
                     self.chunks.unreadable(&object.path, index, slot);
-                    From::Fetched(self.fetch(object, index).await?)
+                    Source::Fetched(self.fetch(object, index).await?)
                 }
             },
             (None, Err(failure)) => return Err(failure),
         };
-        Ok(Part {
-            index,
-            range,
-            slot: Arc::clone(slot),
-            from,
-        })
+        Ok(Part { index, range, from })
     }
 
     /// A chunk, from the inner store.
@@ -279,9 +274,9 @@ impl<S: ObjectStore> Shared<S> {
             let range = part.range.start as usize..part.range.end as usize;
             vec![bytes.slice(range)]
         };
-        let file = match part.from {
-            From::Fetched(bytes) => return Ok(within(bytes)),
-            From::Kept(file) => file,
+        let (file, slot) = match part.from {
+            Source::Fetched(bytes) => return Ok(within(bytes)),
+            Source::Kept(file, slot) => (file, slot),
         };
         let (mut pieces, mut at) = (Vec::new(), part.range.start);
         while at < part.range.end {
@@ -293,7 +288,7 @@ impl<S: ObjectStore> Shared<S> {
                 // Others cut the file, or it cannot be read.
                 _ => {
                     Counters::count(&self.counters.local_failures);
-                    self.chunks.unreadable(&object.path, part.index, &part.slot);
+                    self.chunks.unreadable(&object.path, part.index, &slot);
                     return self.fetch(object, part.index).await.map(within);
                 }
             }

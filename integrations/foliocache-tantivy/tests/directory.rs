@@ -54,7 +54,7 @@ fn a_name_is_written_once() {
     assert!(!directory.exists(path).unwrap());
     let writer = directory.open_write(path).unwrap();
     assert!(directory.exists(path).unwrap());
-    let again = directory.open_write(path).unwrap_err();
+    let again = directory.open_write(path).err().unwrap();
     assert!(matches!(again, OpenWriteError::FileAlreadyExists(name) if name == path));
     writer.terminate().unwrap();
     assert!(directory.open_write(path).is_err());

@@ -89,8 +89,13 @@ pub fn document(schema: &Schema, id: u64) -> TantivyDocument {
     document
 }
 
-/// All that a search says: how many, the best of them with their scores, and their text.
-pub fn answers(index: &Index, queries: &[&str]) -> Vec<(usize, Vec<(u32, u64, String)>)> {
+/// All that a search says: how many there are, the best of them with their scores, and their text. Which of equals are among the best
+/// depends on the order of segments.
+pub fn answers(
+    index: &Index,
+    queries: &[&str],
+    best: usize,
+) -> Vec<(usize, Vec<(u32, u64, String)>)> {
     let (schema, reader) = (index.schema(), index.reader().unwrap());
     let (id, body) = (
         schema.get_field("id").unwrap(),
@@ -100,7 +105,7 @@ pub fn answers(index: &Index, queries: &[&str]) -> Vec<(usize, Vec<(u32, u64, St
     let parser = QueryParser::for_index(index, vec![body]);
     let answer = |query: &&str| {
         let query = parser.parse_query(query).unwrap();
-        let best = TopDocs::with_limit(20).order_by_score();
+        let best = TopDocs::with_limit(best).order_by_score();
         let (count, best) = searcher.search(&query, &(Count, best)).unwrap();
         let mut best: Vec<_> = best
             .into_iter()
