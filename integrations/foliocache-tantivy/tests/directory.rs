@@ -174,7 +174,9 @@ fn an_atomic_write_is_seen_whole_or_not() {
             directory.atomic_write(path, &content(round)).unwrap();
         }
         over.store(true, SeqCst);
-        readers.map(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
     });
     assert_eq!(
         fs::read(source.path().join("state.json")).unwrap(),

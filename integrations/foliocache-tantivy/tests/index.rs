@@ -27,6 +27,14 @@ fn create(directory: impl Into<Box<dyn Directory>>) -> Index {
     Index::create(directory, schema(), IndexSettings::default()).unwrap()
 }
 
+/// Says which query has another answer, and not all the answers.
+fn same<T: PartialEq>(ours: &[T], theirs: &[T]) {
+    assert_eq!(ours.len(), theirs.len());
+    for (query, (ours, theirs)) in QUERIES.iter().zip(ours.iter().zip(theirs)) {
+        assert!(ours == theirs, "{query}");
+    }
+}
+
 fn writer(index: &Index) -> IndexWriter {
     index.writer_with_num_threads(1, 20_000_000).unwrap()
 }
@@ -37,16 +45,22 @@ fn build(index: &Index) {
     writer.set_merge_policy(Box::new(NoMergePolicy));
     let id = schema.get_field("id").unwrap();
     for commit in 0..6 {
+        // From then on the statistics that scores are made of do not depend on which segments there are.
+        if commit == 4 {
+            let segments = index.searchable_segment_ids().unwrap();
+            assert_eq!(segments.len(), 4);
+            writer.merge(&segments).wait().unwrap();
+            writer.garbage_collect_files().wait().unwrap();
+        }
         for number in commit * 500..(commit + 1) * 500 {
             writer.add_document(document(&schema, number)).unwrap();
         }
-        writer.delete_term(Term::from_field_u64(id, commit * 400));
+        if commit < 4 {
+            writer.delete_term(Term::from_field_u64(id, commit * 400));
+        }
         writer.commit().unwrap();
     }
-    let segments = index.searchable_segment_ids().unwrap();
-    assert_eq!(segments.len(), 6);
-    writer.merge(&segments[..4]).wait().unwrap();
-    writer.garbage_collect_files().wait().unwrap();
+    assert_eq!(index.searchable_segment_ids().unwrap().len(), 3);
     writer.wait_merging_threads().unwrap();
 }
 
@@ -57,15 +71,15 @@ fn an_index_answers_as_in_memory_and_as_through_mmap() {
     build(&ours);
     build(&memory);
     assert_eq!(ids(&ours), ids(&memory));
-    assert_eq!(ids(&ours).len(), 6 * 500 - 6);
+    assert_eq!(ids(&ours).len(), 6 * 500 - 4);
     let expected = answers(&memory, &QUERIES, ALL);
     assert!(expected[0].0 > 100 && expected[2].0 == 1 && expected[6].0 == 0);
-    assert_eq!(answers(&ours, &QUERIES, ALL), expected);
+    same(&answers(&ours, &QUERIES, ALL), &expected);
     assert!(ours.validate_checksum().unwrap().is_empty());
 
     // What is on the disk is an index like any other.
     let mmap = Index::open(MmapDirectory::open(source.path()).unwrap()).unwrap();
-    assert_eq!(answers(&mmap, &QUERIES, ALL), expected);
+    same(&answers(&mmap, &QUERIES, ALL), &expected);
     assert!(mmap.validate_checksum().unwrap().is_empty());
     drop((ours, mmap, cache));
 
@@ -73,7 +87,7 @@ fn an_index_answers_as_in_memory_and_as_through_mmap() {
     let cache = common::cache(32);
     let again = FoliocacheDirectory::open(&cache, source.path()).unwrap();
     let again = Index::open(again).unwrap();
-    assert_eq!(answers(&again, &QUERIES, ALL), expected);
+    same(&answers(&again, &QUERIES, ALL), &expected);
     // Garbage is gone: what is left belongs to the index or is a lock.
     let managed = again.directory().list_managed_files();
     for entry in std::fs::read_dir(source.path()).unwrap() {
@@ -94,9 +108,9 @@ fn every_read_may_be_mapped() {
     let (ours, memory) = (create(directory.clone()), create(RamDirectory::create()));
     build(&ours);
     build(&memory);
-    assert_eq!(
-        answers(&ours, &QUERIES, ALL),
-        answers(&memory, &QUERIES, ALL)
+    same(
+        &answers(&ours, &QUERIES, ALL),
+        &answers(&memory, &QUERIES, ALL),
     );
     let stats = directory.read_stats();
     assert!(stats.mapped > 100, "{stats:?}");
@@ -125,13 +139,13 @@ fn within_the_bound<T>(cache: &Cache, act: impl FnOnce() -> T) -> T {
 fn an_index_larger_than_the_bound_is_built_merged_and_searched_within_it() {
     let (cache, directory, source) = directory(16);
     let index = create(directory.clone());
-    const DOCUMENTS: u64 = 80_000;
+    const DOCUMENTS: u64 = 40_000;
     within_the_bound(&cache, || {
         let (schema, mut writer) = (index.schema(), writer(&index));
         writer.set_merge_policy(Box::new(NoMergePolicy));
         for number in 0..DOCUMENTS {
             writer.add_document(document(&schema, number)).unwrap();
-            if number % 20_000 == 19_999 {
+            if number % 10_000 == 9_999 {
                 writer.commit().unwrap();
             }
         }
@@ -153,7 +167,7 @@ fn an_index_larger_than_the_bound_is_built_merged_and_searched_within_it() {
     );
     let ours = within_the_bound(&cache, || answers(&index, &QUERIES, 20));
     let mmap = Index::open(MmapDirectory::open(source.path()).unwrap()).unwrap();
-    assert_eq!(ours, answers(&mmap, &QUERIES, 20));
+    same(&ours, &answers(&mmap, &QUERIES, 20));
     let stats = directory.read_stats();
     assert!(stats.views > 0 && stats.mapped > 0, "{stats:?}");
     assert_eq!(stats.heap_copies, 0, "{stats:?}");

@@ -63,11 +63,15 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A number and a text, both stored.
+/// The bytes that each document has beside its text. They are stored, and make the index large at little cost.
+pub const RAW: usize = 600;
+
+/// A number, a text and bytes, all stored.
 pub fn schema() -> Schema {
     let mut schema = Schema::builder();
     schema.add_u64_field("id", FAST | INDEXED | STORED);
     schema.add_text_field("body", TEXT | STORED);
+    schema.add_bytes_field("raw", STORED);
     schema.build()
 }
 
@@ -86,6 +90,7 @@ pub fn document(schema: &Schema, id: u64) -> TantivyDocument {
     let mut document = TantivyDocument::new();
     document.add_u64(schema.get_field("id").unwrap(), id);
     document.add_text(schema.get_field("body").unwrap(), body);
+    document.add_bytes(schema.get_field("raw").unwrap(), &pattern(id, RAW));
     document
 }
 
@@ -97,10 +102,8 @@ pub fn answers(
     best: usize,
 ) -> Vec<(usize, Vec<(u32, u64, String)>)> {
     let (schema, reader) = (index.schema(), index.reader().unwrap());
-    let (id, body) = (
-        schema.get_field("id").unwrap(),
-        schema.get_field("body").unwrap(),
-    );
+    let field = |name| schema.get_field(name).unwrap();
+    let (id, body, raw) = (field("id"), field("body"), field("raw"));
     let searcher = reader.searcher();
     let parser = QueryParser::for_index(index, vec![body]);
     let answer = |query: &&str| {
@@ -113,6 +116,8 @@ pub fn answers(
                 let document: TantivyDocument = searcher.doc(address).unwrap();
                 let number = document.get_first(id).unwrap().as_u64().unwrap();
                 let text = document.get_first(body).unwrap().as_str().unwrap();
+                let bytes = document.get_first(raw).unwrap().as_bytes().unwrap();
+                assert!(bytes == pattern(number, RAW), "document {number}");
                 (score.to_bits(), number, text.to_owned())
             })
             .collect();
