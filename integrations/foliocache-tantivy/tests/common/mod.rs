@@ -94,13 +94,12 @@ pub fn document(schema: &Schema, id: u64) -> TantivyDocument {
     document
 }
 
+/// The bits of a score, the number of a document, and its text.
+pub type Found = (u32, u64, String);
+
 /// All that a search says: how many there are, the best of them with their scores, and their text. Which of equals are among the best
 /// depends on the order of segments.
-pub fn answers(
-    index: &Index,
-    queries: &[&str],
-    best: usize,
-) -> Vec<(usize, Vec<(u32, u64, String)>)> {
+pub fn answers(index: &Index, queries: &[&str], best: usize) -> Vec<(usize, Vec<Found>)> {
     let (schema, reader) = (index.schema(), index.reader().unwrap());
     let field = |name| schema.get_field(name).unwrap();
     let (id, body, raw) = (field("id"), field("body"), field("raw"));
