@@ -118,9 +118,9 @@ impl FoliocacheDirectory {
     /// A directory that is open already. It must be one of a local directory: files in memory have no locks.
     pub fn new(directory: Directory) -> Self {
         Self {
+            watch: Arc::new(Watch::new(directory.clone())),
             directory,
             map_from: Some(MAP_FROM),
-            watch: Arc::default(),
             shared: Arc::default(),
         }
     }
@@ -241,7 +241,7 @@ impl tantivy::Directory for FoliocacheDirectory {
     }
 
     fn watch(&self, callback: WatchCallback) -> tantivy::Result<WatchHandle> {
-        Watch::subscribe(&self.watch, &self.directory, callback)
+        Watch::subscribe(&self.watch, callback)
     }
 }
 

@@ -22,8 +22,9 @@ pub(crate) const META: &str = "meta.json";
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Callbacks, and what they know.
-#[derive(Default)]
 pub(crate) struct Watch {
+    /// Here and not with the thread, which would keep it open for a moment after its last user.
+    directory: Directory,
     callbacks: WatchCallbackList,
     signals: Arc<Signals>,
 }
@@ -59,11 +60,18 @@ impl Signals {
 }
 
 impl Watch {
+    pub(crate) fn new(directory: Directory) -> Self {
+        Self {
+            directory,
+            callbacks: WatchCallbackList::default(),
+            signals: Arc::default(),
+        }
+    }
+
     /// Calls `callback` for each commit from now on. A commit just before may call it, too, so that none is missed between a reader's
     /// first look and this.
     pub(crate) fn subscribe(
         this: &Arc<Self>,
-        directory: &Directory,
         callback: WatchCallback,
     ) -> tantivy::Result<WatchHandle> {
         let handle = this.callbacks.subscribe(callback);
@@ -71,10 +79,9 @@ impl Watch {
         state.told = None;
         if !state.runs {
             let (watch, signals) = (Arc::downgrade(this), Arc::clone(&this.signals));
-            let directory = directory.clone();
             thread::Builder::new()
                 .name("foliocache-tantivy-watch".to_owned())
-                .spawn(move || look_at_times(&watch, &signals, &directory))?;
+                .spawn(move || look_at_times(&watch, &signals))?;
             state.runs = true;
         }
         Ok(handle)
@@ -95,15 +102,16 @@ impl Drop for Watch {
     }
 }
 
-fn look_at_times(watch: &Weak<Watch>, signals: &Signals, directory: &Directory) {
+fn look_at_times(watch: &Weak<Watch>, signals: &Signals) {
     loop {
-        if let Ok(content) = directory.read(META)
+        let Some(watch) = watch.upgrade() else { return };
+        if let Ok(content) = watch.directory.read(META)
             && signals.is_news(&content)
         {
-            let Some(watch) = watch.upgrade() else { return };
             // A callback that panics is not ours to handle.
             drop(watch.callbacks.broadcast().wait());
         }
+        drop(watch);
         let state = signals.state();
         let waited = signals
             .ended
