@@ -56,7 +56,7 @@ struct Size {
 
 const FULL: Size = Size {
     memory: 256,
-    bound: 176,
+    bound: 208,
     redb: 32,
     elements: 1_000_000,
     singles: 1_000,
@@ -67,7 +67,7 @@ const FULL: Size = Size {
 };
 const QUICK: Size = Size {
     memory: 96,
-    bound: 56,
+    bound: 76,
     redb: 8,
     elements: 200_000,
     singles: 100,
