@@ -333,9 +333,10 @@ impl AddressSpace {
         if start.0 == 0 {
             wb.pass_began = monotonic_ns();
         }
+        let spares = early && !self.ops.appends_only();
         let mut choice = Choice {
             early,
-            spare: if early { budget * SPARED } else { 0 },
+            spare: if spares { budget * SPARED } else { 0 },
             ..Choice::of(pass)
         };
         let (next, mut result) = self.write_chosen(start, last, budget, &mut choice, &mut wb);
@@ -352,7 +353,7 @@ impl AddressSpace {
             result = wrapped;
         }
         let short = budget.saturating_sub((written() - before) / PAGE_SIZE as u64);
-        if early && short > 0 && result.is_ok() && wb.next.0 == 0 {
+        if spares && short > 0 && result.is_ok() && wb.next.0 == 0 {
             // All that is left was stored to again.
             choice.spare = 0;
             (_, result) = self.write_chosen(PageIndex(0), last, short, &mut choice, &mut wb);
