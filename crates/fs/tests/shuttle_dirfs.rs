@@ -289,3 +289,41 @@ fn a_file_that_was_opened_from_the_cache_has_attributes_when_its_name_goes() {
         small.end();
     });
 }
+
+/// A file is opened to be written anew, beside openings that ask the source.
+#[test]
+fn a_file_that_is_cut_is_not_taken_for_one_that_others_wrote() {
+    const NEW: usize = 100;
+    run(1000, |seed| {
+        let small = Arc::new(Small::new(seed));
+        std::fs::write(small.folder.path().join("v"), [1; LEN]).expect("a file");
+        assert_whole(&small.open("v", false).expect("it is there"));
+        let writer = spawn(&small, |small| {
+            let how = OpenHow {
+                flags: OpenFlags::READ_WRITE.truncate(),
+                ..OpenHow::default()
+            };
+            let file = root_namei(&small.names).open(OsStr::new("v"), how);
+            let file = file.expect("it is there");
+            assert_eq!(file.write_at(&[2; NEW], 0), Ok(NEW));
+        });
+        let readers = [(); 2].map(|()| {
+            spawn(&small, |small| {
+                for _ in 0..2 {
+                    let file = small.open("v", false).expect("it is there");
+                    let mut bytes = [0xee; LEN + 10];
+                    let read = file.read_at(&mut bytes, 0).expect("it is open");
+                    assert!(bytes[..read].iter().all(|byte| [1, 2].contains(byte)));
+                }
+            })
+        });
+        join([writer]);
+        join(readers);
+        let file = small.open("v", false).expect("it is there");
+        assert_eq!(file.read_at(&mut [0; LEN], 0), Ok(NEW));
+        drop(file);
+        small.unlink("v");
+        let small = Arc::into_inner(small).expect("the threads are gone");
+        small.end();
+    });
+}

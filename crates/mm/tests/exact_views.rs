@@ -330,7 +330,7 @@ fn nothing_changes_a_copied_view() {
     file.invalidate(0, u64::MAX);
     unchanged("an eviction");
     store.bytes.lock().unwrap().fill(0xaa);
-    file.backing_changed(3000);
+    file.backing_changed(3000, || true);
     assert_eq!(read(&file, 2990, 100), [0xaa; 10]);
     unchanged("a change of the store");
     drop(file);

@@ -73,7 +73,7 @@ fn a_file_that_its_store_changed_shows_so_where_it_is_held() {
         .expect("a mapping");
     let after = pattern(7, 0, (2 << 20) - 77);
     *backing.bytes.lock().unwrap() = after.clone();
-    file.backing_changed(after.len() as u64);
+    file.backing_changed(after.len() as u64, || true);
     for at in [0, 4 * PAGE + 1, MIB - 1] {
         assert_eq!(load(&vma, at), after[at as usize]);
     }
@@ -201,7 +201,7 @@ fn stores_to_held_pages_whose_writeback_failed_are_written_later() {
         // The second time from other bytes.
         expected[7 * PAGE_SIZE + 3] = 9;
         backing.bytes.lock().unwrap()[7 * PAGE_SIZE + 3] = 9;
-        file.backing_changed(40 * PAGE);
+        file.backing_changed(40 * PAGE, || true);
     }
     drop(file);
     assert_empty(&mm);

@@ -557,7 +557,7 @@ fn a_pinned_folio_is_filled_again_in_place_when_others_change_the_file() {
     let before = parts(&pinned);
     let after = pattern(7, 0, 6 * PAGE_SIZE + 77);
     *store.bytes.lock().unwrap() = after.clone();
-    file.backing_changed(after.len() as u64);
+    file.backing_changed(after.len() as u64, || true);
     assert_eq!(parts(&pinned), before);
     let mut expected = after[5 * PAGE_SIZE..].to_vec();
     expected.resize(3 * PAGE_SIZE, 0);

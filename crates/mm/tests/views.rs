@@ -318,7 +318,7 @@ fn a_viewed_folio_is_not_evicted_and_its_orphan_is_freed_with_the_last_view() {
     assert_eq!(kept.stats().resident_pages, 1);
     // The store was changed by others: what is cached goes, what is viewed stays.
     store.bytes.lock().unwrap().fill(0xaa);
-    kept.backing_changed(PAGE);
+    kept.backing_changed(PAGE, || true);
     assert_eq!(read(&kept, 0, 4), [0xaa; 4]);
     drop((kept, other));
     assert_eq!(viewed(&mm), 1);

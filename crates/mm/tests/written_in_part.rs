@@ -234,7 +234,7 @@ impl World {
                 }
             }
         }
-        self.file.backing_changed(content.len() as u64);
+        self.file.backing_changed(content.len() as u64, || true);
         assert!(read(&self.file, 0, content.len()) == content);
         (self.ours, self.theirs) = (content.clone(), content);
         self.written.fill(false);

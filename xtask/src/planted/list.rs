@@ -385,6 +385,13 @@ pub(crate) const BUGS: &[Bug] = &[
     ),
     bug(
         "fs",
+        "cut_taken_for_a_write_of_others",
+        "a look that a truncate of ours overtook counts",
+        Model,
+        &["fs::shuttle_dirfs::a_file_that_is_cut_is_not_taken_for_one_that_others_wrote"],
+    ),
+    bug(
+        "fs",
         "privileges_before_data",
         "set-id bits and capabilities are set before the data is written",
         Unit,

@@ -13,7 +13,7 @@
 //!
 //! A change from outside is noticed when the file is opened or looked at, and before a write makes a file dirty that was
 //! clean (close-to-open). While data of ours waits to be written, ours holds; what others changed meanwhile is kept in the source, and seen
-//! afterwards.
+//! afterwards. A look that a change of ours has overtaken is not taken over.
 
 use super::attributes::remembered;
 use super::file::Descriptors;
@@ -191,7 +191,9 @@ impl DirNode {
                 // The name leads to another file by now. What is open is the one before.
                 return Looked::OursHolds;
             }
-            if !mapping.backing_changed(stat.size) {
+            let holds =
+                || file.holds(look) || foliocache_sync::planted!(cut_taken_for_a_write_of_others);
+            if !mapping.backing_changed(stat.size, holds) {
                 // Something was written meanwhile, which goes first.
                 file.note_news(stat, look);
                 return Looked::OursHolds;

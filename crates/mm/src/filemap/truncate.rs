@@ -407,25 +407,30 @@ impl AddressSpace {
     }
 
     /// Takes over a size that the backing store changed to by itself, with no page cached but those that are pinned.
-    /// Whether it did: not while something is dirty.
+    /// Whether it did: not while something is dirty, and not if what was seen no longer `holds`, since the file was changed here in
+    /// the meantime. That is asked while nobody can change it.
     ///
     /// Blocks for writeback of the file that is under way.
-    pub fn backing_changed(self: &Arc<Self>, size: u64) -> bool {
+    pub fn backing_changed(self: &Arc<Self>, size: u64, holds: impl Fn() -> bool) -> bool {
         if self.mm().check_fork().is_err() {
             return false;
         }
-        let taken = self.with_views_refused(|| self.try_take_over(size).map(Ok));
+        let taken = self.with_views_refused(|| self.try_take_over(size, &holds).map(Ok));
         taken.unwrap_or_else(|error| {
             tracing::warn!(file = self.name(), %error, "a change of the store is not seen");
             false
         })
     }
 
-    fn try_take_over(self: &Arc<Self>, size: u64) -> Result<bool, Range<PageIndex>> {
+    fn try_take_over(
+        self: &Arc<Self>,
+        size: u64,
+        holds: impl Fn() -> bool,
+    ) -> Result<bool, Range<PageIndex>> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
-        if self.is_dirty() {
+        if self.is_dirty() || !holds() {
             return Ok(false);
         }
         let old = self.size();
@@ -493,7 +498,7 @@ mod tests {
             let flush = scope.spawn(|| file.flush_written());
             flush.join().unwrap().unwrap();
             assert!(!file.is_dirty());
-            let change = scope.spawn(|| file.backing_changed(size));
+            let change = scope.spawn(|| file.backing_changed(size, || true));
             while file.i_rwsem.try_write().is_some() {
                 thread::yield_now();
             }
@@ -504,7 +509,7 @@ mod tests {
         });
         assert!(file.is_dirty());
         file.sync().unwrap();
-        assert!(file.backing_changed(size));
+        assert!(file.backing_changed(size, || true));
         assert_eq!(file.stats().resident_pages, 0);
     }
 }

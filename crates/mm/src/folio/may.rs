@@ -72,7 +72,7 @@ mod tests {
     use foliocache_sync::wait::WaitTable;
 
     /// The flags that describe a folio's content, one by one.
-    const FLAGS: [u64; 11] = [
+    const FLAGS: [u64; 13] = [
         flag::UPTODATE,
         flag::DIRTY,
         flag::WRITEBACK,
@@ -84,6 +84,8 @@ mod tests {
         flag::MAPPED,
         flag::HELD,
         flag::DROPBEHIND,
+        flag::EARLY,
+        flag::AGAIN,
     ];
 
     #[test]
@@ -128,6 +130,8 @@ mod tests {
                 unevictable,
                 _,
                 held,
+                _,
+                _,
                 _,
             ] = std::array::from_fn(set);
             let safe = !dirty && !writeback && !unstable;
