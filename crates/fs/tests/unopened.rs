@@ -146,6 +146,8 @@ fn attributes_that_are_believed_are_shown_until_the_file_is_opened() {
     let mm = cache(64);
     let mut options = DirFsOptions::default();
     options.revalidate_after = Duration::from_secs(3600);
+    // Nobody tells of a change.
+    options.watch = false;
     let fs = Arc::new(dirfs(&mm, source.path(), options));
     let names = SuperBlock::new(fs.clone(), &mm);
     let stat = || {
