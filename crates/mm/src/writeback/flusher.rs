@@ -5,8 +5,8 @@
 //! It works when the background limit is passed, when memory is short, and when data has been
 //! dirty for long enough. It goes in turns over the dirty files, the old ones first; a round does not visit
 //! files that need nothing. A turn writes what the store takes in a tenth of a second: neither another file
-//! nor a caller that makes this one durable waits for long. What is written for room alone is no more than what is above the
-//! background limit, and first what is not stored to again (decision 81).
+//! nor a caller that makes this one durable waits for long. What is written for room alone is what is above the background
+//! limit, or an eighth of that limit if that is more, and first what is not stored to again (decision 81).
 //!
 //! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
 //! may need one operation for all of them.
@@ -69,7 +69,7 @@ impl BackingDevInfo {
         due.into_iter().flatten().min()
     }
 
-    /// Pages to write now for room alone.
+    /// Pages to write in a turn for room alone: not so few that the writes are small.
     fn excess(&self) -> u64 {
         let limits = self.dirty_limits();
         let over = self.nr_to_write().saturating_sub(limits.background);
