@@ -172,13 +172,12 @@ fn tidy_alone() -> Result<bool, String> {
 
 fn planted(arguments: &[String]) -> Result<bool, String> {
     let root = root();
-    planted::run(arguments, &root, &metadata(&root)?)
+    planted::run(arguments, &root, &Workspace::new(&metadata(&root)?))
 }
 
 fn simulation(arguments: &[String]) -> Result<bool, String> {
     let root = root();
-    let target = Workspace::new(&metadata(&root)?).target;
-    simulate::run(arguments, &root, &target)
+    simulate::run(arguments, &root, &Workspace::new(&metadata(&root)?))
 }
 
 fn test(options: &Options) -> Result<bool, String> {
@@ -194,8 +193,8 @@ fn test(options: &Options) -> Result<bool, String> {
         for step in &steps {
             println!("{:<7} {:<24} {step}", step.tier.name(), step.name);
         }
-        for prefix in ["loom_", "shuttle_", "system_", "stress_"] {
-            println!("{prefix}*: {}", workspace.tests(prefix).join(" "));
+        for kind in ["loom", "shuttle", "system", "stress"] {
+            println!("{kind}: {}", workspace.tests(kind).join(" "));
         }
         return Ok(true);
     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::runner::cargo;
+use crate::tiers::Workspace;
 
 /// The test file that holds the simulation.
 const TEST: &str = "shuttle_simulation";
@@ -75,16 +76,14 @@ fn parts(from: u64, seeds: u64, jobs: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Builds the simulation as the shuttle models of the model tier are built, and says where it is; `None` if it does not compile.
-fn build(root: &Path, target: &Path) -> Result<Option<String>, String> {
+/// Builds the simulation with the shuttle models of the model tier, and says where it is; `None` if it does not compile.
+fn build(root: &Path, workspace: &Workspace) -> Result<Option<String>, String> {
+    let (arguments, environment) = workspace.models("shuttle");
     let mut command = Command::new(cargo());
-    command.args(["test", "--locked", "--release", "-p", "foliocache-sim"]);
+    command.args(arguments.split(' ')).envs(environment);
     command.args(["--test", TEST, "--no-run", "--message-format=json"]);
     command.current_dir(root).stdin(Stdio::null());
-    command.env("RUSTFLAGS", "--cfg shuttle");
     command.env_remove("CARGO_ENCODED_RUSTFLAGS");
-    command.env("CARGO_TARGET_DIR", target.join("shuttle"));
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
     command.stderr(Stdio::inherit());
     let output = command.output().map_err(|e| format!("cargo: {e}"))?;
     let messages = String::from_utf8_lossy(&output.stdout);
@@ -111,9 +110,13 @@ fn executable(messages: &str) -> Option<String> {
 }
 
 /// `cargo xtask simulate`: whether all seeds passed.
-pub(crate) fn run(arguments: &[String], root: &Path, target: &Path) -> Result<bool, String> {
+pub(crate) fn run(
+    arguments: &[String],
+    root: &Path,
+    workspace: &Workspace,
+) -> Result<bool, String> {
     let options = parse(arguments)?;
-    let Some(program) = build(root, target)? else {
+    let Some(program) = build(root, workspace)? else {
         return Ok(false);
     };
     let from = options.from.unwrap_or_else(fresh);

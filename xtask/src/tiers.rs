@@ -2,19 +2,22 @@
 //!
 //! # Model
 //!
-//! A tier is a list of [`Step`]s. Tests find their tier by the name of their file in a package's
-//! `tests/`:
+//! A tier is a list of [`Step`]s. Tests find their tier by the name of their program: a folder in a package's `tests/`, whose files
+//! are linked once, or a file beside it for what needs a process of its own:
 //!
-//! | file | where it runs |
+//! | program | where it runs |
 //! |---|---|
-//! | `loom_*.rs` | model tier, built with `--cfg loom` (begins with `#![cfg(loom)]`) |
-//! | `shuttle_*.rs` | model tier, built with `--cfg shuttle` |
-//! | `shuttle_simulation.rs` | also fresh seeds of it, by `cargo xtask simulate` |
-//! | `system_*.rs` | system tier, with the build of the unit tier; each test is `#[ignore = "system tier"]` |
-//! | `stress_*.rs` | unit tier in small; system tier, with the same build, `FOLIOCACHE_STRESS=30` |
-//! | `programs_*.rs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]`. Of `integrations/`, all tests run there |
-//! | `asan_*.rs`, `miri_*.rs` | sanitize tier alone: canaries, only when it is named (begin with `#![cfg(asan)]`, `#![cfg(miri)]`) |
-//! | any other | unit tier, like tests beside the code and in the documentation |
+//! | `loom`, `loom_*` | model tier, built with `--cfg loom` (begins with `#![cfg(loom)]`) |
+//! | `shuttle`, `shuttle_*` | model tier, built with `--cfg shuttle` |
+//! | `shuttle_simulation` | also fresh seeds of it, by `cargo xtask simulate` |
+//! | `system`, `system_*` | system tier, with the build of the unit tier; each test is `#[ignore = "system tier"]` |
+//! | `stress`, `stress_*` | unit tier in small; system tier, with the same build, `FOLIOCACHE_STRESS=30` |
+//! | `programs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]`. Of `integrations/`, all tests run there |
+//! | `asan_*`, `miri_*` | sanitize tier alone: canaries, only when it is named (begin with `#![cfg(asan)]`, `#![cfg(miri)]`) |
+//! | `unit` and any other | unit tier, like tests beside the code and in the documentation |
+//!
+//! The tests of the unit, model and system tiers are built with all planted bugs in them, of which none is planted. So the step
+//! that plants them builds nothing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -33,19 +36,19 @@ const FSX: &str = "0.3.2";
 /// The version of pjdfstest that the system tests run, as FOLIOCACHE_PJDFSTEST.
 const PJDFSTEST: &str = "0.2.2";
 
-/// Test files of `foliocache-fs` and `foliocache` that are run on other file systems, and as another user, too.
+/// Tests of the program `unit` of `foliocache-fs` and `foliocache` that are run on other file systems, and as another user, too.
 const ON: &[&str] = &[
-    "watch",
-    "not_watched",
-    "watched_logs",
-    "dirfs",
-    "log",
-    "unopened",
-    "closed",
-    "files",
-    "names",
-    "std_like",
-    "trees",
+    "watch::",
+    "not_watched::",
+    "watched_logs::",
+    "dirfs::",
+    "log::",
+    "unopened::",
+    "closed::",
+    "files::",
+    "names::",
+    "std_like::",
+    "trees::",
 ];
 
 /// Packages that must compile under the model checkers, with models of their own or without.
@@ -55,6 +58,9 @@ const MODELLED: &[&str] = &[
     "foliocache-mm",
     "foliocache-vfs",
 ];
+
+/// What builds the tests of the unit and system tiers: arguments of cargo.
+pub(crate) const UNITS: &str = "test --workspace --locked";
 
 /// The test that `cargo xtask simulate` runs.
 const SIMULATION: &str = "shuttle_simulation";
@@ -222,6 +228,12 @@ impl Step {
         self
     }
 
+    /// What it builds of ours has the planted bugs in it. None is planted unless the environment names it.
+    fn with_bugs(mut self) -> Step {
+        self.env.push(with_bugs());
+        self
+    }
+
     fn needs(mut self, needs: &'static [Need]) -> Step {
         self.needs = needs;
         self
@@ -229,15 +241,14 @@ impl Step {
 
     /// Each test program of the step runs on a file system of its own, see [`on`](crate::on).
     fn runs_on(&mut self, kind: &str, user: Option<&str>) {
-        let this = std::env::current_exe().unwrap_or_default();
-        let mut runner = vec![path(&this), "on".to_owned(), kind.to_owned()];
+        let mut runner = vec![this_program(), "on".to_owned(), kind.to_owned()];
         runner.extend(
             user.into_iter()
                 .flat_map(|user| ["--as".to_owned(), user.to_owned()]),
         );
         let runner = format!("target.'cfg(unix)'.runner={runner:?}");
         if let Action::Cargo(arguments) = &mut self.action {
-            arguments.extend(["--config".to_owned(), runner]);
+            arguments.splice(1..1, ["--config".to_owned(), runner]);
         }
     }
 }
@@ -271,21 +282,21 @@ impl Workspace {
         }
     }
 
-    /// Packages with a test file whose name starts with `prefix`.
-    fn with_tests(&self, prefix: &str) -> Vec<&str> {
+    /// Packages with a test program of this kind.
+    pub(crate) fn with_tests(&self, kind: &str) -> Vec<&str> {
         self.packages
             .iter()
-            .filter(|(_, tests)| tests.iter().any(|test| test.starts_with(prefix)))
+            .filter(|(_, tests)| tests.iter().any(|test| is_of_kind(test, kind)))
             .map(|(name, _)| name.as_str())
             .collect()
     }
 
-    /// The test files whose names start with `prefix`, as `package::file`.
-    pub(crate) fn tests(&self, prefix: &str) -> Vec<String> {
+    /// The test programs of this kind, as `package::program`.
+    pub(crate) fn tests(&self, kind: &str) -> Vec<String> {
         let named = |(name, tests): &(String, Vec<String>)| {
             let ours: Vec<_> = tests
                 .iter()
-                .filter(|test| test.starts_with(prefix))
+                .filter(|test| is_of_kind(test, kind))
                 .map(|test| format!("{name}::{test}"))
                 .collect();
             ours
@@ -302,7 +313,7 @@ impl Workspace {
     pub(crate) fn steps(&self, tier: Tier) -> Vec<Step> {
         match tier {
             Tier::Tidy => tidy(),
-            Tier::Unit => vec![Step::cargo(tier, "tests", "test --workspace --locked", 30)],
+            Tier::Unit => vec![Step::cargo(tier, "tests", UNITS, 30).with_bugs()],
             // The bugs come last: they share what the models are built from.
             Tier::Model => [
                 self.model("loom"),
@@ -318,9 +329,26 @@ impl Workspace {
         }
     }
 
+    /// What builds the models of a checker: arguments of cargo, and its environment. All who use them build alike, so they are built once.
+    pub(crate) fn models(&self, checker: &str) -> (String, Vec<(String, String)>) {
+        let packages = select(&self.with_tests(checker));
+        let environment = [
+            ("RUSTFLAGS", format!("--cfg {checker}")),
+            // A folder of its own: other flags would rebuild everything back and forth.
+            ("CARGO_TARGET_DIR", path(&self.target.join(checker))),
+            // Each test program would be optimised as a whole, which takes longer than most of them run.
+            ("CARGO_PROFILE_RELEASE_LTO", "off".to_owned()),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value));
+        let environment = environment.into_iter().chain([with_bugs()]);
+        let arguments = format!("test --locked --release {packages}");
+        (arguments, environment.collect())
+    }
+
     fn model(&self, checker: &str) -> Vec<Step> {
-        let pattern = format!("{checker}_*");
-        let with = self.with_tests(&format!("{checker}_"));
+        let pattern = format!("{checker}*");
+        let (arguments, environment) = self.models(checker);
+        let with = self.with_tests(checker);
         let own = self.packages.iter().map(|(name, _)| name.as_str());
         let without: Vec<&str> = own
             .filter(|name| MODELLED.contains(name) && !with.contains(name))
@@ -329,7 +357,7 @@ impl Workspace {
         if with.is_empty() {
             steps.push(no_tests(Tier::Model, checker, &pattern));
         } else {
-            let arguments = format!("test --locked --release {} --test {pattern}", select(&with));
+            let arguments = format!("{arguments} --test {pattern}");
             steps.push(Step::cargo(Tier::Model, checker, &arguments, 20));
         }
         if !without.is_empty() {
@@ -337,24 +365,15 @@ impl Workspace {
             let name = format!("{checker}, the rest compiles");
             steps.push(Step::cargo(Tier::Model, &name, &arguments, 10));
         }
-        let folder = self.target.join(checker);
+        let few = checker == "loom" && std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none();
+        for step in &mut steps {
+            step.env.extend(environment.iter().cloned());
+            if few {
+                let most = ("LOOM_MAX_PREEMPTIONS".to_owned(), "2".to_owned());
+                step.env.push(most);
+            }
+        }
         steps
-            .into_iter()
-            .map(|step| {
-                // A folder of its own: other flags would rebuild everything back and forth.
-                let step = step
-                    .env("RUSTFLAGS", format!("--cfg {checker}"))
-                    .env("CARGO_TARGET_DIR", folder.display().to_string())
-                    // Each test program would be optimised as a whole, which takes longer than most of them run.
-                    .env("CARGO_PROFILE_RELEASE_LTO", "off");
-                let set = std::env::var_os("LOOM_MAX_PREEMPTIONS").is_some();
-                if checker == "loom" && !set {
-                    step.env("LOOM_MAX_PREEMPTIONS", "2")
-                } else {
-                    step
-                }
-            })
-            .collect()
     }
 
     /// Fresh schedules of the cache: so many of each driver.
@@ -372,12 +391,12 @@ impl Workspace {
 
     /// Suites of other programs, which take hours.
     fn programs(&self) -> Step {
-        let with = self.with_tests("programs_");
+        let with = self.with_tests("programs");
         if with.is_empty() {
-            return no_tests(Tier::Programs, "programs", "programs_*");
+            return no_tests(Tier::Programs, "programs", "programs*");
         }
         let arguments = format!(
-            "test --locked --release {} --test programs_* -- --include-ignored --nocapture --test-threads=1",
+            "test --locked --release {} --test programs* -- --include-ignored --nocapture --test-threads=1",
             select(&with)
         );
         Step::cargo(Tier::Programs, "programs", &arguments, 6 * 60)
@@ -404,23 +423,21 @@ impl Workspace {
             steps.push(step.needs(MOUNT));
         }
         // The build of the unit tier: its features are those of the workspace, too.
-        if self.with_tests("system_").is_empty() {
-            steps.push(no_tests(tier, "tests", "system_*"));
+        if self.with_tests("system").is_empty() {
+            steps.push(no_tests(tier, "tests", "system*"));
         } else {
             // One at a time: they measure memory and time, and share two cores.
-            let arguments =
-                "test --workspace --locked --test system_* -- --include-ignored --test-threads=1";
-            let step = Step::cargo(tier, "tests", arguments, 40).needs(MOUNT);
-            let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
+            let arguments = format!("{UNITS} --test system* -- --include-ignored --test-threads=1");
+            let step = Step::cargo(tier, "tests", &arguments, 40).needs(MOUNT);
+            let step = step
+                .with_bugs()
+                .env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
-        let on = self.with_tests(ON[0]);
-        if !on.is_empty() {
-            // The build of the unit tier.
-            let tests: Vec<_> = ON.iter().map(|name| format!("--test {name}")).collect();
+        if !self.with_tests("unit").is_empty() {
             let arguments = format!(
-                "test --locked -p foliocache-fs -p foliocache {}",
-                tests.join(" ")
+                "test --locked -p foliocache-fs -p foliocache --test unit -- {}",
+                ON.join(" ")
             );
             for (kind, user) in [("xfs", None), ("xfs", Some(OTHER)), ("ext4", Some(OTHER))] {
                 let name = format!(
@@ -429,13 +446,14 @@ impl Workspace {
                 );
                 let mut step =
                     Step::cargo(tier, &name, &arguments, 10).needs(&[Need::Root, Need::Mkfs]);
+                step = step.with_bugs();
                 step.runs_on(kind, user);
                 steps.push(step);
             }
         }
-        if !self.with_tests("stress_").is_empty() {
-            let arguments = "test --workspace --locked --test stress_*";
-            let step = Step::cargo(tier, "stress", arguments, 20);
+        if !self.with_tests("stress").is_empty() {
+            let arguments = format!("{UNITS} --test stress*");
+            let step = Step::cargo(tier, "stress", &arguments, 20).with_bugs();
             steps.push(step.env("FOLIOCACHE_STRESS", "30"));
         }
         steps
@@ -498,12 +516,29 @@ fn no_tests(tier: Tier, name: &str, pattern: &str) -> Step {
     }
 }
 
-fn select(packages: &[&str]) -> String {
+/// Whether a test program is of a kind: has its name, or a name that begins with it.
+fn is_of_kind(program: &str, kind: &str) -> bool {
+    let rest = program.strip_prefix(kind);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+}
+
+/// `cargo`'s options for `packages`.
+pub(crate) fn select(packages: &[&str]) -> String {
     packages
         .iter()
         .map(|name| format!("-p {name}"))
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// The variable that has cargo call this program to compile packages of ours, and this program: see
+/// [`compile`](crate::planted::compile).
+pub(crate) fn with_bugs() -> (String, String) {
+    ("RUSTC_WORKSPACE_WRAPPER".to_owned(), this_program())
+}
+
+fn this_program() -> String {
+    path(&std::env::current_exe().unwrap_or_default())
 }
 
 fn path(path: &Path) -> String {
@@ -538,9 +573,9 @@ mod tests {
         let w = workspace(&[
             (
                 "foliocache-sync",
-                &["loom_rcu", "shuttle_wait", "stress_rcu"],
+                &["loom", "loom_slot", "shuttle_wait", "stress"],
             ),
-            ("foliocache-xarray", &["loom_reader", "model"]),
+            ("foliocache-xarray", &["loom_reader", "loomed"]),
             ("foliocache-fs", &["shared"]),
         ]);
         let steps = commands(&w.steps(Tier::Model));
@@ -548,14 +583,15 @@ mod tests {
         assert!(
             steps[0].contains("RUSTFLAGS=\"--cfg loom\" CARGO_TARGET_DIR=/nowhere/target/loom")
         );
-        assert!(steps[0].ends_with("-p foliocache-sync -p foliocache-xarray --test loom_*"));
-        assert!(steps[1].ends_with("-p foliocache-sync --test shuttle_*"));
+        assert!(steps[0].ends_with("-p foliocache-sync -p foliocache-xarray --test loom*"));
+        assert!(steps[1].ends_with("-p foliocache-sync --test shuttle*"));
         assert!(steps[2].ends_with("build --locked --release --lib -p foliocache-xarray"));
         assert_eq!(steps[3], "cargo xtask planted --tier unit --tier model");
         assert_eq!(
-            w.tests("loom_"),
+            w.tests("loom"),
             [
-                "foliocache-sync::loom_rcu",
+                "foliocache-sync::loom",
+                "foliocache-sync::loom_slot",
                 "foliocache-xarray::loom_reader"
             ]
         );
@@ -587,11 +623,11 @@ mod tests {
         assert_eq!(steps.len(), 4, "{steps:?}");
         assert!(steps[0].contains(" cargo install fsx "));
         assert!(steps[1].contains(" cargo install pjdfstest "));
-        assert!(steps[2].starts_with(
-            "FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
+        assert!(steps[2].contains(
+            " FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
              FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo test"
         ));
-        assert!(steps[3].starts_with("FOLIOCACHE_STRESS=30 "));
+        assert!(steps[3].contains(" FOLIOCACHE_STRESS=30 "));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::runner::cargo;
 use crate::tidy::{array, string};
+use crate::tiers::{UNITS, Workspace, with_bugs};
 
 /// What [`list`](super::list) calls the program of the unit tests beside the code.
 const LIB: &str = "lib";
@@ -75,13 +76,6 @@ impl<'a> Test<'a> {
     }
 }
 
-fn package(room: &str) -> String {
-    match room {
-        "foliocache" => room.to_owned(),
-        room => format!("foliocache-{room}"),
-    }
-}
-
 /// A test program that was built.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Program {
@@ -109,30 +103,28 @@ impl Programs {
 }
 
 /// Builds what `tests` are in.
-pub(super) fn programs(root: &Path, target: &Path, tests: &[&str]) -> Result<Programs, String> {
-    let mut wanted: BTreeMap<Build, BTreeSet<(&str, &str)>> = BTreeMap::new();
+pub(super) fn programs(
+    root: &Path,
+    workspace: &Workspace,
+    tests: &[&str],
+) -> Result<Programs, String> {
+    let mut wanted: BTreeMap<Build, BTreeSet<&str>> = BTreeMap::new();
     for test in tests.iter().filter_map(|test| Test::of(test)) {
         let build = Build::of(test.program);
-        let programs = wanted.entry(build).or_default();
-        programs.insert((test.room, test.program));
+        wanted.entry(build).or_default().insert(test.program);
     }
     let mut built = BTreeMap::new();
     for (build, programs) in wanted {
-        built.extend(make(root, target, build, &selection(&programs))?);
+        built.extend(make(root, workspace, build, &selection(&programs))?);
     }
     Ok(Programs(built))
 }
 
-/// What cargo is to build. All at once: other packages beside them may give dependencies other features, and have all built
-/// again.
-fn selection(programs: &BTreeSet<(&str, &str)>) -> Vec<String> {
+/// What cargo is to build, by its names: of all packages that the tier builds, since fewer may give dependencies other features, and
+/// have all built again.
+fn selection(programs: &BTreeSet<&str>) -> Vec<String> {
     let mut arguments = Vec::new();
-    let rooms: BTreeSet<&str> = programs.iter().map(|(room, _)| *room).collect();
-    for room in rooms {
-        arguments.extend(["-p".to_owned(), package(room)]);
-    }
-    let names: BTreeSet<&str> = programs.iter().map(|(_, program)| *program).collect();
-    for name in names {
+    for &name in programs {
         match name {
             LIB => arguments.push("--lib".to_owned()),
             name => arguments.extend(["--test".to_owned(), name.to_owned()]),
@@ -143,27 +135,23 @@ fn selection(programs: &BTreeSet<(&str, &str)>) -> Vec<String> {
 
 fn make(
     root: &Path,
-    target: &Path,
+    workspace: &Workspace,
     build: Build,
     arguments: &[String],
 ) -> Result<Vec<(Place, Program)>, String> {
-    let wrapper = std::env::current_exe().map_err(|error| error.to_string())?;
+    let (all, environment) = match build.checker() {
+        Some(checker) => workspace.models(checker),
+        None => (UNITS.to_owned(), vec![with_bugs()]),
+    };
     let mut command = Command::new(cargo());
     command
-        .args(["test", "--locked", "--no-run", "--message-format=json"])
+        .args(all.split(' '))
+        .args(["--no-run", "--message-format=json"])
         .args(arguments)
         .current_dir(root)
-        .env("RUSTC_WORKSPACE_WRAPPER", wrapper)
+        .envs(environment)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
-    // The build of the model tier.
-    if let Some(checker) = build.checker() {
-        command
-            .arg("--release")
-            .env("RUSTFLAGS", format!("--cfg {checker}"))
-            .env("CARGO_TARGET_DIR", target.join(checker))
-            .env("CARGO_PROFILE_RELEASE_LTO", "off");
-    }
     let output = command
         .output()
         .map_err(|error| format!("cargo: {error}"))?;
@@ -222,13 +210,13 @@ mod tests {
 
     #[test]
     fn programs_are_built_by_their_names() {
-        assert_eq!(Build::of("pins"), Build::Plain);
-        assert_eq!(Build::of("loom_rcu"), Build::Loom);
-        assert_eq!(Build::of("shuttle_mm"), Build::Shuttle);
-        let programs = BTreeSet::from([("mm", "pins"), ("fs", "lib"), ("mm", "views")]);
+        assert_eq!(Build::of("unit"), Build::Plain);
+        assert_eq!(Build::of("loom"), Build::Loom);
+        assert_eq!(Build::of("shuttle_simulation"), Build::Shuttle);
+        let programs = BTreeSet::from(["unit", "lib", "fork"]);
         assert_eq!(
             selection(&programs).join(" "),
-            "-p foliocache-fs -p foliocache-mm --lib --test pins --test views"
+            "--test fork --lib --test unit"
         );
     }
 

@@ -11,8 +11,9 @@
 //! A bug is found if a test fails, dies by a signal, or hangs: runs for much longer than without it. The machine may be busy
 //! with other things. So a test that hangs runs once more, with twice the time, and so does one that fails with no bug.
 //!
-//! Only our own packages are built with the flag, by [`compile`] as cargo's `RUSTC_WORKSPACE_WRAPPER`: what they are made of is
-//! shared with the other tiers. Cargo keeps what a wrapper makes apart from the rest, so nobody links it by accident.
+//! Only our own packages are built with the flag, by [`compile`] as cargo's `RUSTC_WORKSPACE_WRAPPER`. Cargo keeps what a wrapper
+//! makes apart from the rest, so it does not get into other programs. The unit, model and system tiers build so, too: after them
+//! nothing is left to be built.
 
 mod bug;
 mod build;
@@ -28,11 +29,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use crate::runner::within;
-use crate::tidy::string;
-use crate::tiers::Tier;
+use crate::tiers::{Tier, Workspace};
 use build::Programs;
 
 pub(crate) use bug::{Bug, last, table};
@@ -71,7 +69,11 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
 }
 
 /// Whether each bug that was asked for is found, if it can be.
-pub(crate) fn run(arguments: &[String], root: &Path, metadata: &Value) -> Result<bool, String> {
+pub(crate) fn run(
+    arguments: &[String],
+    root: &Path,
+    workspace: &Workspace,
+) -> Result<bool, String> {
     let options = parse(arguments)?;
     if options.markdown {
         print!("{}", table());
@@ -92,13 +94,12 @@ pub(crate) fn run(arguments: &[String], root: &Path, metadata: &Value) -> Result
         .iter()
         .filter(asked)
         .partition(|bug| !lacks(bug).is_empty());
-    let target = Path::new(string(metadata, "target_directory"));
     let begun = Instant::now();
     let tests: Vec<&str> = bugs.iter().flat_map(|bug| bug.tests).copied().collect();
-    let programs = build::programs(root, target, &tests)?;
+    let programs = build::programs(root, workspace, &tests)?;
     println!("built in {:.0} s", begun.elapsed().as_secs_f64());
 
-    let logs = target.join("xtask");
+    let logs = workspace.target.join("xtask");
     fs::create_dir_all(&logs).map_err(|error| error.to_string())?;
     let runner = Runner { programs, logs };
     let usual = runner.without_bugs(&tests)?;

@@ -346,15 +346,14 @@ fn memory_ordering(source: &Source, found: &mut Vec<Violation>) {
     }
 }
 
-/// Tests of `tests/system_*.rs` need a machine: they are ignored by a plain
+/// Tests of `tests/system/` and `tests/system_*.rs` need a machine: they are ignored by a plain
 /// `cargo test`, and the system tier asks for the ignored ones.
 fn system_test_is_ignored(source: &Source, found: &mut Vec<Violation>) {
-    let name = source
-        .path
-        .file_name()
-        .and_then(|n| n.to_str())
-        .unwrap_or("");
-    if source.area != Area::Outer || !source.root || !name.starts_with("system_") {
+    let mut parts = source.path.iter().filter_map(|part| part.to_str());
+    let program = parts.by_ref().find(|&part| part == "tests");
+    let program = program.and(parts.next()).unwrap_or("");
+    let is_system = program == "system" || program.starts_with("system_");
+    if source.area != Area::Outer || !is_system {
         return;
     }
     for (at, _) in source.code.match_indices("#[test]") {

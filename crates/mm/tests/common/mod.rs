@@ -1,5 +1,8 @@
 //! A backing store in memory, and the pieces that every test of this crate needs.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+pub(crate) mod huge;
+pub(crate) mod stuck;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

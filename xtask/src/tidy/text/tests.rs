@@ -179,11 +179,13 @@ fn orderings_are_explained_in_the_header() {
 
 #[test]
 fn system_tests_are_ignored_by_default() {
-    let path = "crates/cli/tests/system_mount.rs";
-    assert_eq!(
-        rules_at(path, "cli", "//! A.\n#[test]\nfn a() {}\n"),
-        ["system test"]
-    );
+    let path = "crates/cli/tests/system/mount.rs";
+    for path in [path, "crates/cli/tests/system_soak/main.rs"] {
+        assert_eq!(
+            rules_at(path, "cli", "//! A.\n#[test]\nfn a() {}\n"),
+            ["system test"]
+        );
+    }
     for good in [
         "#[test]\n#[ignore = \"system tier\"]",
         "#[ignore = \"system tier\"]\n#[test]",

@@ -1,0 +1,7 @@
+//! Suites of other programs, in one program.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod databases;
+mod suites;

@@ -1,0 +1,164 @@
+//! Others replace files in the source while programs open, read and map them on a mount.
+//!
+//! Needs FUSE and root.
+#![allow(unsafe_code)]
+
+use crate::common::{Folder, no_root_or_fuse};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pauses between two replacements: some 30 and some 1,000 a second.
+const PAUSES: [Duration; 2] = [Duration::from_millis(30), Duration::from_millis(1)];
+
+/// How long others replace the file.
+const RACE: Duration = Duration::from_secs(5);
+
+const ESTALE: i32 = 116;
+
+/// The contents of a version of a file: its number, again and again.
+fn version(number: u64) -> Vec<u8> {
+    number
+        .to_le_bytes()
+        .repeat(700 + (number * 7919 % 5000) as usize)
+}
+
+/// Panics if the contents are no whole version.
+fn check(contents: &[u8]) {
+    let number = contents
+        .first_chunk()
+        .map(|number| u64::from_le_bytes(*number));
+    let number = number.unwrap_or_else(|| panic!("only {} bytes", contents.len()));
+    assert!(
+        contents == version(number),
+        "no whole version, but parts of {number}"
+    );
+}
+
+fn replace(path: &Path, number: u64) {
+    let new = path.with_extension("new");
+    fs::write(&new, version(number)).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// As `cat` does: open, `fstat`, read until the end.
+fn cat(path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let (mut contents, mut buf) = (Vec::new(), [0; 9000]);
+    loop {
+        let n = file.read(&mut buf)?;
+        contents.extend_from_slice(&buf[..n]);
+        if n == 0 {
+            break;
+        }
+    }
+    check(&contents);
+    assert_eq!(len, contents.len() as u64);
+    assert_eq!(file.metadata()?.len(), len);
+    Ok(())
+}
+
+/// Maps the file and reads it there.
+fn map(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len() as usize;
+    let (prot, flags) = (ProtFlags::READ, MapFlags::PRIVATE);
+    // SAFETY: the kernel chooses the place.
+    let addr = unsafe { mmap(ptr::null_mut(), len, prot, flags, &file, 0)? };
+    // SAFETY: it is mapped, and nobody changes a version.
+    check(unsafe { std::slice::from_raw_parts(addr.cast(), len) });
+    // SAFETY: nobody uses it any more.
+    unsafe { munmap(addr, len)? };
+    Ok(())
+}
+
+/// By path alone.
+fn stat(path: &Path) -> io::Result<()> {
+    fs::metadata(path)?;
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    fs::symlink_metadata(path).map(drop)
+}
+
+/// Runs `act` again and again on a mount while others replace the file, for each of [`PAUSES`].
+fn beside_replacement(name: &str, arguments: &[&str], act: impl Fn(&Path)) {
+    if no_root_or_fuse() {
+        return;
+    }
+    let folder = Folder::new(name);
+    let (source, place) = (folder.source().join("v"), folder.mount_point().join("v"));
+    replace(&source, 1);
+    let mounted = folder.mount(arguments);
+    for pause in PAUSES {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Relaxed: it only ends the loop.
+                for number in (2..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    replace(&source, number);
+                    thread::sleep(pause);
+                }
+            });
+            let _end = Stop(&stop);
+            let until = Instant::now() + RACE;
+            while Instant::now() < until {
+                act(&place);
+            }
+        });
+    }
+    mounted.end_well();
+}
+
+/// Ends the other thread, after a panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as above.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+#[ignore = "system tier"]
+fn programs_read_one_whole_version_beside_replacement() {
+    beside_replacement("replaced", &[], |path| {
+        cat(path).unwrap();
+        map(path).unwrap();
+        stat(path).unwrap();
+    });
+}
+
+#[test]
+#[ignore = "system tier"]
+fn programs_read_one_whole_version_in_16_mib() {
+    let arguments = ["--memory", "16M", "--kernel-cache", "none"];
+    beside_replacement("replaced-none", &arguments, |path| {
+        cat(path).unwrap();
+        map(path).unwrap();
+        stat(path).unwrap();
+    });
+}
+
+/// The mount does not know what is open. A program that opened a file before it was replaced, and reads it afterwards for the first
+/// time, may get `ESTALE`, and never parts of two versions.
+#[test]
+#[ignore = "system tier"]
+fn a_kernel_that_opens_files_by_itself_mixes_no_versions() {
+    beside_replacement("replaced-all", &["--kernel-cache", "all"], |path| {
+        if let Err(error) = cat(path) {
+            assert_eq!(error.raw_os_error(), Some(ESTALE), "{error}");
+        }
+        stat(path).unwrap();
+    });
+}

@@ -1,0 +1,12 @@
+//! The models that shuttle runs, in one program.
+#![cfg(shuttle)]
+
+mod fault;
+mod frames;
+mod group;
+mod linear;
+mod mm;
+mod names;
+mod pins;
+mod uncached;
+mod yielding_store;

@@ -1,0 +1,7 @@
+//! The tests of the unit tier, in one program: it is linked once. What needs a process of its own is a program beside it.
+
+mod dir;
+mod fd;
+mod support;
+mod uring_engine;
+mod uring_writes;

@@ -1,0 +1,80 @@
+//! Renames that take the place of another file, beside a writer and other renames: what was written before such a rename is in
+//! the store before the name is.
+
+use crate::names::{B, FILE_OF_A, FILE_OF_B, Names};
+use foliocache_sync::model::sample;
+use foliocache_sync::{Arc, thread};
+use foliocache_sys::Errno;
+use foliocache_vfs::{RenameMode, SuperBlock, WalkFlags};
+use std::ffi::OsStr;
+
+/// Renames `a/f` to `b/f`, unless it is gone, and checks that the store had of what moved what was written before.
+fn rename(names: &SuperBlock, store: &Names, mode: RenameMode) {
+    let flags = WalkFlags {
+        follow: true,
+        beneath: true,
+    };
+    let dir = |name| {
+        let dir = names.lookup(names.root(), OsStr::new(name), flags, None);
+        dir.unwrap_or_else(|error| panic!("{error:?}"))
+    };
+    let (a, b, name) = (dir("a"), dir("b"), OsStr::new("f"));
+    let before = store.written();
+    let done = names.rename(&a, name, &b, name, mode, None);
+    if done == Err(Errno::ENOENT) && mode == RenameMode::Exchange {
+        // The other rename was faster.
+        return;
+    }
+    assert_eq!(done, Ok(()));
+    let stored = store.stored_when_moved(mode).expect("it was moved");
+    let moved = match mode {
+        RenameMode::Exchange => vec![FILE_OF_A, FILE_OF_B],
+        // The other rename, if there is one, ends before this or does nothing.
+        _ => store.leads_to(B, "f").into_iter().collect(),
+    };
+    for file in moved {
+        let file = file as usize;
+        assert!(stored[file] >= before[file], "{before:?}, {stored:?}");
+    }
+}
+
+/// Runs renames of these kinds beside each other and beside a writer.
+fn race(modes: &'static [RenameMode]) {
+    sample(2000, move || {
+        let store = Arc::new(Names::new());
+        let names = Arc::new(SuperBlock::unbounded(store.clone()));
+        store.write(FILE_OF_A);
+        store.write(FILE_OF_B);
+        let written = store.clone();
+        let writer = thread::spawn(move || {
+            for file in [FILE_OF_A, FILE_OF_B, FILE_OF_A] {
+                written.write(file);
+            }
+        });
+        let renamers: Vec<_> = (modes.iter())
+            .map(|&mode| {
+                let (names, store) = (names.clone(), store.clone());
+                thread::spawn(move || rename(&names, &store, mode))
+            })
+            .collect();
+        for thread in renamers {
+            thread.join().unwrap();
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_file_that_is_renamed_over_another_brings_what_was_written_before() {
+    race(&[RenameMode::Replace]);
+}
+
+#[test]
+fn files_that_change_places_bring_what_was_written_before() {
+    race(&[RenameMode::Exchange]);
+}
+
+#[test]
+fn a_file_that_another_rename_puts_in_place_brings_what_was_written_before() {
+    race(&[RenameMode::Exchange, RenameMode::Replace]);
+}
