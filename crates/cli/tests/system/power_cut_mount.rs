@@ -36,7 +36,7 @@ fn data_and_names_synced_on_a_mount_survive_a_power_cut_of_the_disk() {
                 done.unwrap_or_else(|error| {
                     panic!(
                         "{error}\nrepeat with FOLIOCACHE_SEED={seed} cargo test --release -p foliocache-cli \
-                         --test system_power_cut_mount -- --ignored --nocapture (mount {arguments:?})"
+                         --test system -- power_cut_mount:: --ignored --nocapture (mount {arguments:?})"
                     )
                 });
                 seed += 1;

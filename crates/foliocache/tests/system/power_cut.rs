@@ -262,8 +262,8 @@ fn attributes_that_were_synced_survive_a_power_cut() {
 /// The command that repeats a run.
 fn repeat(seed: u64) -> String {
     format!(
-        "repeat with FOLIOCACHE_SEED={seed} cargo test --release -p foliocache --test system_power_cut -- \
-         --ignored --nocapture --test-threads=1"
+        "repeat with FOLIOCACHE_SEED={seed} cargo test --release -p foliocache --test system -- \
+         power_cut:: --ignored --nocapture --test-threads=1"
     )
 }
 
