@@ -51,14 +51,6 @@ const ON: &[&str] = &[
     "trees::",
 ];
 
-/// Packages that must compile under the model checkers, with models of their own or without.
-const MODELLED: &[&str] = &[
-    "foliocache-sync",
-    "foliocache-xarray",
-    "foliocache-mm",
-    "foliocache-vfs",
-];
-
 /// What builds the tests of the unit and system tiers: arguments of cargo.
 pub(crate) const UNITS: &str = "test --workspace --locked";
 
@@ -316,10 +308,9 @@ impl Workspace {
             Tier::Unit => vec![Step::cargo(tier, "tests", UNITS, 30).with_bugs()],
             // The bugs come last: they share what the models are built from.
             Tier::Model => [
-                self.model("loom"),
-                self.model("shuttle"),
+                vec![self.model("loom"), self.model("shuttle")],
                 self.simulations(SCHEDULES),
-                planted(),
+                vec![planted()],
             ]
             .concat(),
             Tier::Fuzz => sanitize::fuzz_steps(&self.target),
@@ -345,35 +336,19 @@ impl Workspace {
         (arguments, environment.collect())
     }
 
-    fn model(&self, checker: &str) -> Vec<Step> {
+    fn model(&self, checker: &str) -> Step {
         let pattern = format!("{checker}*");
+        if self.with_tests(checker).is_empty() {
+            return no_tests(Tier::Model, checker, &pattern);
+        }
         let (arguments, environment) = self.models(checker);
-        let with = self.with_tests(checker);
-        let own = self.packages.iter().map(|(name, _)| name.as_str());
-        let without: Vec<&str> = own
-            .filter(|name| MODELLED.contains(name) && !with.contains(name))
-            .collect();
-        let mut steps = Vec::new();
-        if with.is_empty() {
-            steps.push(no_tests(Tier::Model, checker, &pattern));
-        } else {
-            let arguments = format!("{arguments} --test {pattern}");
-            steps.push(Step::cargo(Tier::Model, checker, &arguments, 20));
+        let arguments = format!("{arguments} --test {pattern}");
+        let mut step = Step::cargo(Tier::Model, checker, &arguments, 20);
+        step.env.extend(environment);
+        if checker == "loom" && std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none() {
+            return step.env("LOOM_MAX_PREEMPTIONS", "2");
         }
-        if !without.is_empty() {
-            let arguments = format!("build --locked --release --lib {}", select(&without));
-            let name = format!("{checker}, the rest compiles");
-            steps.push(Step::cargo(Tier::Model, &name, &arguments, 10));
-        }
-        let few = checker == "loom" && std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none();
-        for step in &mut steps {
-            step.env.extend(environment.iter().cloned());
-            if few {
-                let most = ("LOOM_MAX_PREEMPTIONS".to_owned(), "2".to_owned());
-                step.env.push(most);
-            }
-        }
-        steps
+        step
     }
 
     /// Fresh schedules of the cache: so many of each driver.
@@ -502,9 +477,9 @@ fn integrations() -> Vec<Step> {
 }
 
 /// Bugs are planted, and the tests of the unit and model tiers have to find them.
-fn planted() -> Vec<Step> {
+fn planted() -> Step {
     let arguments = "xtask planted --tier unit --tier model";
-    vec![Step::cargo(Tier::Model, "planted bugs", arguments, 20)]
+    Step::cargo(Tier::Model, "planted bugs", arguments, 20)
 }
 
 /// A tier that finds none of its tests proves nothing, and must not look as if it did.
@@ -579,14 +554,13 @@ mod tests {
             ("foliocache-fs", &["shared"]),
         ]);
         let steps = commands(&w.steps(Tier::Model));
-        assert_eq!(steps.len(), 4, "{steps:?}");
+        assert_eq!(steps.len(), 3, "{steps:?}");
         assert!(
             steps[0].contains("RUSTFLAGS=\"--cfg loom\" CARGO_TARGET_DIR=/nowhere/target/loom")
         );
         assert!(steps[0].ends_with("-p foliocache-sync -p foliocache-xarray --test loom*"));
         assert!(steps[1].ends_with("-p foliocache-sync --test shuttle*"));
-        assert!(steps[2].ends_with("build --locked --release --lib -p foliocache-xarray"));
-        assert_eq!(steps[3], "cargo xtask planted --tier unit --tier model");
+        assert_eq!(steps[2], "cargo xtask planted --tier unit --tier model");
         assert_eq!(
             w.tests("loom"),
             [
