@@ -295,6 +295,8 @@ pub struct Outcome {
     pub cost: Option<(Cost, u64)>,
     /// The share of the reads that found their page in the cache, from 0 to 1.
     pub hit_ratio: Option<f64>,
+    /// Bytes that the process had read from the device for each byte of its reads.
+    pub device: Option<f64>,
     /// How long the reads took.
     pub latency: Option<Latency>,
     /// The figure in each interval of the turn (`Settings::interval`); empty where they were not measured.
@@ -308,6 +310,7 @@ impl Outcome {
             value,
             cost: None,
             hit_ratio: None,
+            device: None,
             latency: None,
             series: Vec::new(),
         }

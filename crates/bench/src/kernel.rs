@@ -24,6 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::BenchError;
 use crate::files::PAGE;
 use crate::guard::{Guard, Thing, command, tell};
+use crate::loader::{Load, Loader};
 use crate::mapped::{Kernels, page_faults, read};
 use crate::passes::{RandomReads, RandomResult, Trace, Until, filled};
 use crate::ring::ReadRing;
@@ -51,6 +52,8 @@ enum Order {
         shape: Shape,
         access: Access,
     },
+    /// Go on loading samples.
+    Load(Load),
 }
 
 /// How random reads are done.
@@ -151,6 +154,14 @@ impl KernelSide {
         }
     }
 
+    /// Goes on loading samples.
+    pub(crate) fn load(&mut self, load: Load) -> io::Result<RandomResult> {
+        match self.order(&Order::Load(load))? {
+            Done::Random(result) => Ok(result),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     fn order(&mut self, order: &Order) -> io::Result<Done> {
         tell(&mut self.child, order)?;
         let mut line = String::new();
@@ -214,6 +225,7 @@ pub(crate) fn main() -> io::Result<()> {
         files: Vec::new(),
         mapping: None,
         ring: None,
+        loader: None,
     };
     for line in io::stdin().lock().lines() {
         let order = serde_json::from_str(&line?)?;
@@ -235,6 +247,7 @@ struct State {
     mapping: Option<Kernels>,
     /// That file, by a ring.
     ring: Option<Mutex<ReadRing>>,
+    loader: Option<Loader>,
 }
 
 impl State {
@@ -303,6 +316,13 @@ impl State {
                 };
                 Ok(Done::Streams(shape.run(&mut streams, sync)?))
             }
+            Order::Load(load) => {
+                let loader = match &mut self.loader {
+                    Some(loader) => loader,
+                    none => none.insert(Loader::new(&load)?),
+                };
+                Ok(Done::Random(loader.run(&load)?))
+            }
         }
     }
 }
@@ -313,7 +333,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Pages that the process has had read from disks.
-fn read_from_disk() -> io::Result<u64> {
+pub(crate) fn read_from_disk() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/io")?;
     let line = text
         .lines()

@@ -36,6 +36,7 @@
 //! | `references` | a path that is looked up beside others' references |
 //! | `place`, `zram` | files on a disk, and our cache over them |
 //! | `kernel` | a process whose page cache a memory cgroup bounds |
+//! | `loader` | samples that a loader reads: ours, the kernel's, `O_DIRECT` |
 //! | `guard` | a process that takes away what is left behind |
 //! | `streams` | several threads that read or write a file from front to back |
 //! | `file_bed` | turns of such streams: ours, the kernel's, `O_DIRECT` |
@@ -57,6 +58,7 @@ mod guard;
 mod host;
 mod kernel;
 mod latency;
+mod loader;
 mod mapped;
 mod markdown;
 mod misses;

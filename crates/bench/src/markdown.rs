@@ -82,12 +82,15 @@ impl Report {
         for ratio in &self.ratios {
             self.ratio_line(to, ratio)?;
         }
+        let has_device = (self.rows.iter()).any(|row| row.device_bytes_per_byte.is_some());
         writeln!(
             to,
-            "\n| work | by | figure | p50, p99, p99.9 in µs | CPU s/GB | hits |\n|---|---|---|---|---|---|"
+            "\n| work | by | figure | p50, p99, p99.9 in µs | CPU s/GB | hits |{}\n|---|---|---|---|---|---|{}",
+            if has_device { " device |" } else { "" },
+            if has_device { "---|" } else { "" },
         )?;
         for row in &self.rows {
-            row_line(to, row)?;
+            row_line(to, row, has_device)?;
         }
         if !self.notes.is_empty() {
             writeln!(to)?;
@@ -137,7 +140,8 @@ impl Report {
     }
 }
 
-fn row_line(to: &mut String, row: &Row) -> std::fmt::Result {
+/// Bytes from the device for each byte have a column where they are known.
+fn row_line(to: &mut String, row: &Row, has_device: bool) -> std::fmt::Result {
     let times = row.latency_us.map_or(String::new(), |times| {
         format!("{:.1}, {:.1}, {:.1}", times.p50, times.p99, times.p99_9)
     });
@@ -147,10 +151,14 @@ fn row_line(to: &mut String, row: &Row) -> std::fmt::Result {
     let hits = row
         .hit_ratio
         .map_or(String::new(), |hits| format!("{:.1} %", 100.0 * hits));
+    let device = match (has_device, row.device_bytes_per_byte) {
+        (false, _) => String::new(),
+        (true, bytes) => bytes.map_or(" |".to_owned(), |bytes| format!(" {bytes:.2} |")),
+    };
     line(
         to,
         &format!(
-            "| {}, {} | {} | {} {}, ±{:.0} % | {times} | {cpu} | {hits} |",
+            "| {}, {} | {} | {} {}, ±{:.0} % | {times} | {cpu} | {hits} |{device}",
             cell(row.name),
             threads(row),
             cell(row.variant),

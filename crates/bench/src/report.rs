@@ -7,7 +7,7 @@
 //! row's value is the median of its samples. A ratio near 1 (0.8 to 1.25) has a control, the same of one of its two
 //! contestants against itself, unless it is one of counts or was far from 1 in the warm-up round. Rows of passes
 //! over files also have `"cpu_s_per_gb": {"process", "reclaim", "background", "kernel_threads"}`, and those of reads
-//! through a cache `"hit_ratio"`. Rows of random reads and of logs have `"latency_us": {"p50", "p99", "p99_9"}`. Rows of streams have `"series"`, their figure in each interval of each round. Names of ratios are stable.
+//! through a cache `"hit_ratio"`, and those of loaders `"device_bytes_per_byte"`. Rows of random reads and of logs have `"latency_us": {"p50", "p99", "p99_9"}`. Rows of streams have `"series"`, their figure in each interval of each round. Names of ratios are stable.
 
 use serde::ser::Serializer;
 use serde::{Serialize, ser::SerializeMap};
@@ -63,6 +63,9 @@ pub struct Row {
     /// The share of reads that found their page in the cache, from 0 to 1; the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit_ratio: Option<f64>,
+    /// Bytes that the process had read from the device for each byte that it read; the median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes_per_byte: Option<f64>,
     /// How long an operation took; medians of the rounds' percentiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,
@@ -174,6 +177,7 @@ impl Report {
         for (contestant, outcomes) in one.contestants.iter().zip(&outcomes.figures) {
             let samples: Vec<f64> = outcomes.iter().map(|outcome| outcome.value).collect();
             let hits: Vec<f64> = outcomes.iter().filter_map(|turn| turn.hit_ratio).collect();
+            let device: Vec<f64> = outcomes.iter().filter_map(|turn| turn.device).collect();
             self.rows.push(Row {
                 name: contestant.name,
                 variant: contestant.variant,
@@ -183,6 +187,7 @@ impl Report {
                 samples,
                 cpu_s_per_gb: CpuPerGb::of(outcomes),
                 hit_ratio: (!hits.is_empty()).then(|| median(&hits)),
+                device_bytes_per_byte: (!device.is_empty()).then(|| median(&device)),
                 latency_us: latency(outcomes),
                 series: outcomes
                     .iter()

@@ -11,7 +11,7 @@ use io_uring::{IoUring, opcode, types};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::error::BenchError;
@@ -21,10 +21,38 @@ use crate::place::{Buffer, open_direct};
 use crate::stats::median;
 use crate::streams::Stream;
 
-/// A ring and the file that it reads.
+/// Files that are read as one, each of them `each` bytes of it.
+pub(crate) struct Files {
+    files: Vec<OwnedFd>,
+    each: u64,
+}
+
+impl Files {
+    /// Opens them, past the kernel's cache or not.
+    pub(crate) fn open(paths: &[PathBuf], each: u64, direct: bool) -> io::Result<Self> {
+        let open = |path: &PathBuf| match direct {
+            true => open_direct(path),
+            false => Ok(fs::File::open(path)?.into()),
+        };
+        let files = paths.iter().map(open).collect::<io::Result<_>>()?;
+        Ok(Self { files, each })
+    }
+
+    fn one(path: &Path, direct: bool) -> io::Result<Self> {
+        Self::open(&[path.to_owned()], u64::MAX, direct)
+    }
+
+    /// The file of a position, and the position in it.
+    fn at(&self, pos: u64) -> (types::Fd, u64) {
+        let file = &self.files[(pos / self.each) as usize];
+        (types::Fd(file.as_raw_fd()), pos % self.each)
+    }
+}
+
+/// A ring and the files that it reads.
 pub(crate) struct ReadRing {
     ring: IoUring,
-    file: fs::File,
+    files: Files,
     /// With `O_DIRECT` whole pages are read.
     direct: bool,
     buffer: Buffer,
@@ -33,13 +61,14 @@ pub(crate) struct ReadRing {
 impl ReadRing {
     /// Opens a file for as many reads at once as `at_once` says, through the kernel's cache or past it.
     pub(crate) fn open(path: &Path, at_once: usize, direct: bool) -> io::Result<Self> {
-        let file = match direct {
-            true => open_direct(path)?.into(),
-            false => fs::File::open(path)?,
-        };
+        Self::over(Files::one(path, direct)?, at_once, direct)
+    }
+
+    /// The same of files that are open, past the kernel's cache or not.
+    pub(crate) fn over(files: Files, at_once: usize, direct: bool) -> io::Result<Self> {
         Ok(Self {
             ring: IoUring::new(at_once as u32)?,
-            file,
+            files,
             direct,
             buffer: Buffer::random(at_once * PAGE, 0),
         })
@@ -47,12 +76,13 @@ impl ReadRing {
 
     /// Reads `len` bytes, a page at most, from each position; no more of them than are read at once.
     pub(crate) fn read(&mut self, positions: &[u64], len: usize) -> io::Result<()> {
-        let (file, buffer) = (types::Fd(self.file.as_raw_fd()), self.buffer.bytes());
+        let buffer = self.buffer.bytes();
         for (to, &pos) in buffer.chunks_mut(PAGE).zip(positions) {
             let (pos, len) = match self.direct {
                 true => (pos - pos % PAGE as u64, PAGE),
                 false => (pos, len),
             };
+            let (file, pos) = self.files.at(pos);
             let read = opcode::Read::new(file, to.as_mut_ptr(), len as u32).offset(pos);
             // SAFETY: the module's premise.
             let pushed = unsafe { self.ring.submission().push(&read.build()) };
@@ -86,7 +116,7 @@ impl ReadRing {
 /// Requests past the kernel's cache, so many of them under way at once.
 pub(crate) struct DirectRing {
     ring: IoUring,
-    file: OwnedFd,
+    files: Files,
     write: bool,
     buffer: Buffer,
     /// Bytes of a request.
@@ -102,9 +132,14 @@ pub(crate) struct DirectRing {
 impl DirectRing {
     /// Opens a file for as many requests of `len` bytes at once.
     pub(crate) fn open(path: &Path, at_once: usize, len: usize, write: bool) -> io::Result<Self> {
+        Self::over(Files::one(path, true)?, at_once, len, write)
+    }
+
+    /// The same of files that are open past the kernel's cache.
+    pub(crate) fn over(files: Files, at_once: usize, len: usize, write: bool) -> io::Result<Self> {
         Ok(Self {
             ring: IoUring::new(at_once as u32)?,
-            file: open_direct(path)?,
+            files,
             write,
             buffer: Buffer::random(at_once * len, 0),
             len,
@@ -151,7 +186,7 @@ impl Stream for DirectRing {
             }
         };
         self.begun[place] = Instant::now();
-        let fd = types::Fd(self.file.as_raw_fd());
+        let (fd, pos) = self.files.at(pos);
         let part = &mut self.buffer.bytes()[place * self.len..][..self.len];
         let (at, len) = (part.as_mut_ptr(), part.len() as u32);
         let request = match self.write {

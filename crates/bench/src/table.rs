@@ -10,7 +10,7 @@
 //!
 //! One line for each ratio: on the left what is compared with, on the right what is compared. Below,
 //! where it is known, what each row cost: processor seconds for 10⁹ bytes, of the process, of its parts that are
-//! the cache's reclaim and its other threads, and of the kernel's own threads; the share of hits; and how long a read took, in microseconds. Streams have a line for each interval, a second if nothing else was said.
+//! the cache's reclaim and its other threads, and of the kernel's own threads; the share of hits; the bytes read from the device for each byte; and how long a read took, in microseconds. Streams have a line for each interval, a second if nothing else was said.
 
 use std::fmt;
 
@@ -113,22 +113,27 @@ impl Report {
     /// What the rows cost, where that is known.
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = |row: &&Row| {
-            row.cpu_s_per_gb.is_some() || row.hit_ratio.is_some() || row.latency_us.is_some()
+            row.cpu_s_per_gb.is_some()
+                || row.hit_ratio.is_some()
+                || row.device_bytes_per_byte.is_some()
+                || row.latency_us.is_some()
         };
         if !self.rows.iter().any(|row| known(&row)) {
             return Ok(());
         }
         writeln!(
             f,
-            "\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>22}\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>22}",
+            "\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>6}  {:>22}\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>6}  {:>22}",
             "",
             "CPU s/GB",
             "reclaim",
             "threads",
             "kthreads",
             "hits",
+            "device",
             "p50, p99, p99.9 µs",
             "%stddev",
+            "|",
             "|",
             "|",
             "|",
@@ -145,12 +150,15 @@ impl Report {
             let hits = row
                 .hit_ratio
                 .map_or(String::new(), |hits| format!("{:.2}%", 100.0 * hits));
+            let device = row
+                .device_bytes_per_byte
+                .map_or(String::new(), |bytes| format!("{bytes:.2}"));
             let times = row.latency_us.map_or(String::new(), |times| {
                 format!("{:.1} {:.1} {:.1}", times.p50, times.p99, times.p99_9)
             });
             writeln!(
                 f,
-                "{:>20}  {process:>8}  {reclaim:>8}  {background:>8}  {kernel:>8}  {hits:>6}  {times:>22}  {}  {}, {}: {}",
+                "{:>20}  {process:>8}  {reclaim:>8}  {background:>8}  {kernel:>8}  {hits:>6}  {device:>6}  {times:>22}  {}  {}, {}: {}",
                 figure(row),
                 row.unit,
                 row.name,

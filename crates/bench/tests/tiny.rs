@@ -223,7 +223,7 @@ fn a_bad_case_or_setting_is_refused() {
     let unknown = find("warp").err().expect("no such case").to_string();
     assert_eq!(
         unknown,
-        "no case is called \"warp\"; there are pwrite, pread, hits, seq, rand, batch, stream, hitratio, stat, walk, coldwalk, scale, create, small, wal, scatter, fault, pin"
+        "no case is called \"warp\"; there are pwrite, pread, hits, seq, rand, batch, loader, stream, hitratio, stat, walk, coldwalk, scale, create, small, wal, scatter, fault, pin"
     );
     for case in cases() {
         assert_eq!(find(case.name()).unwrap().name(), case.name());

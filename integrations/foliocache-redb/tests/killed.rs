@@ -1,105 +1,26 @@
 //! A process that commits is killed again and again: what was durable is there, nothing of a later transaction is.
-//!
-//! # Model
-//!
-//! Transaction `n` does what follows from `n`. So its database is known from the number of the last one alone.
 
-use foliocache::Cache;
-use foliocache_redb::FolioBackend;
-use redb::{
-    Builder, Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata,
-    TableDefinition,
-};
-use std::collections::BTreeMap;
+mod common;
+
+use common::{Known, Numbers, commit_one, is_durable, last, open};
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The number of the last transaction, at key 0.
-const LAST: TableDefinition<u64, u64> = TableDefinition::new("last");
-const DATA: TableDefinition<u64, &[u8]> = TableDefinition::new("data");
-
 const ROUNDS: u64 = 20;
 /// A slow machine has fewer rounds.
 const ENOUGH: u64 = 6;
 const AT_MOST: Duration = Duration::from_secs(20);
-const KEYS: u64 = 3_000;
 /// Where the process that is killed finds the database.
 const CHILD: &str = "FOLIOCACHE_REDB_KILLED";
-
-/// Numbers that follow from a seed (splitmix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
-
-/// A key with its new value, or without.
-type Change = (u64, Option<Vec<u8>>);
-
-/// What a transaction does, and whether it is durable.
-fn transaction(number: u64) -> (Vec<Change>, bool) {
-    let mut numbers = Numbers(number);
-    let is_durable = numbers.below(3) > 0;
-    // Some are large: more than the cache may have dirty.
-    let changes = match numbers.below(16) {
-        0 => numbers.below(1_000),
-        _ => 1 + numbers.below(60),
-    };
-    let change = |_| {
-        let key = numbers.below(KEYS);
-        let len = numbers.below(9_000) as usize;
-        let value = (numbers.below(8) > 0).then(|| vec![number as u8; len]);
-        (key, value)
-    };
-    ((0..changes).map(change).collect(), is_durable)
-}
-
-fn open(path: &Path) -> (Cache, Database) {
-    let cache = Cache::builder().memory("16M").build().unwrap();
-    let backend = FolioBackend::create(&cache, path).unwrap();
-    let mut builder = Builder::new();
-    builder.set_cache_size(1 << 20);
-    (cache, builder.create_with_backend(backend).unwrap())
-}
-
-/// 0 if there was none.
-fn last(db: &Database) -> u64 {
-    let transaction = db.begin_read().unwrap();
-    let Ok(table) = transaction.open_table(LAST) else {
-        return 0;
-    };
-    table.get(0).unwrap().map_or(0, |last| last.value())
-}
 
 /// Commits until it is killed, and tells of each step.
 fn commit(path: &Path) {
     let (_cache, db) = open(path);
     for number in last(&db) + 1.. {
-        let (changes, is_durable) = transaction(number);
         println!("\nbegun {number}");
-        let mut write = db.begin_write().unwrap();
-        if !is_durable {
-            write.set_durability(Durability::None).unwrap();
-        }
-        write.open_table(LAST).unwrap().insert(0, number).unwrap();
-        let mut data = write.open_table(DATA).unwrap();
-        for (key, value) in changes {
-            match value {
-                Some(value) => drop(data.insert(key, value.as_slice()).unwrap()),
-                None => drop(data.remove(key).unwrap()),
-            }
-        }
-        drop(data);
-        write.commit().unwrap();
-        if is_durable {
+        if commit_one(&db, number) {
             println!("\ndurable {number}");
         }
     }
@@ -166,7 +87,7 @@ fn a_killed_process_loses_no_durable_transaction() {
     let seed = seed.as_nanos() as u64;
     println!("seed {seed}");
     let mut numbers = Numbers(seed);
-    let mut known = BTreeMap::new();
+    let mut known = Known::default();
     let mut before = 0;
     let start = Instant::now();
     for round in 0..ROUNDS {
@@ -192,33 +113,14 @@ fn a_killed_process_loses_no_durable_transaction() {
             "round {round}: {found} was the last; {durable} was durable, {begun} begun"
         );
         assert!(
-            found == 0 || transaction(found).1,
+            found == 0 || is_durable(found),
             "round {round}: {found} was not durable, nor anything after it"
         );
-        for number in before + 1..=found {
-            for (key, value) in transaction(number).0 {
-                match value {
-                    Some(value) => _ = known.insert(key, value),
-                    None => _ = known.remove(&key),
-                }
-            }
-        }
-        if found > 0 {
-            let read = db.begin_read().unwrap();
-            let data = read.open_table(DATA).unwrap();
-            assert_eq!(data.len().unwrap(), known.len() as u64, "round {round}");
-            for (entry, (key, value)) in data.iter().unwrap().zip(&known) {
-                let (found, bytes) = entry.unwrap();
-                assert_eq!(found.value(), *key, "round {round}");
-                assert!(
-                    bytes.value() == value.as_slice(),
-                    "round {round}: key {key}"
-                );
-            }
-        }
+        known.go_on(found);
+        known.check(&db, &format!("round {round}"));
         before = found;
         drop(db);
         cache.close().unwrap();
     }
-    println!("{before} transactions, {} keys", known.len());
+    println!("{before} transactions");
 }

@@ -6,6 +6,7 @@ mod create;
 mod fault;
 mod hitratio;
 mod hits;
+mod loader;
 mod map_random;
 mod pin;
 mod pread;
@@ -79,6 +80,7 @@ pub fn cases() -> &'static [&'static dyn Case] {
         &seq::Seq,
         &rand::Rand,
         &batch::Batch,
+        &loader::Loader,
         &stream::Streams,
         &hitratio::HitRatio,
         &stat::Stat,

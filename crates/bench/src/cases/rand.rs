@@ -236,6 +236,7 @@ fn outcome(result: &RandomResult, len: usize) -> Outcome {
         cost: Some((result.cost, result.reads * len as u64)),
         // A kernel that reads ahead reads more from the disk than was missed.
         hit_ratio: Some((1.0 - result.misses as f64 / reads).max(0.0)),
+        device: None,
         latency: Some(result.latency),
         series: Vec::new(),
     }

@@ -300,6 +300,72 @@ fn random_reads() {
 }
 
 #[test]
+fn loaders() {
+    let folder = Folder::new("loader");
+    let dir = folder.0.to_str().unwrap();
+    // Large requests of a ring take half of the memory.
+    let small = ["--memory", "32M", "--seconds", "0.05", "--samples", "2"];
+    let mut command = bench(&["loader", "--json", "--dir", dir]);
+    let child = command.args(small).stdout(Stdio::piped());
+    let child = child.stderr(Stdio::piped()).spawn().unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(folder.names(), [] as [PathBuf; 0], "files stay behind");
+    assert_eq!(cgroups(id), [] as [PathBuf; 0], "cgroups stay behind");
+    let said = text(&output.stderr);
+    if without_cgroups() && said.contains("memory cgroup") {
+        println!("skipped: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let json: Value = serde_json::from_str(text(&output.stdout)).expect("JSON");
+    assert_eq!(
+        ratios_of(&json),
+        [
+            "loader_batch_p99_vs_mmap",
+            "loader_batch_vs_direct",
+            "loader_batch_vs_mmap",
+            "loader_batch_vs_pread",
+            "loader_epoch_vs_direct",
+            "loader_epoch_vs_mmap",
+            "loader_epoch_vs_pread",
+            "loader_hot_p99_vs_direct",
+            "loader_hot_vs_direct",
+            "loader_hot_vs_mmap",
+            "loader_hot_vs_pread",
+            "loader_uniform_p99_vs_direct",
+            "loader_uniform_vs_direct",
+            "loader_uniform_vs_mmap",
+            "loader_uniform_vs_pread",
+        ]
+    );
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 5 + 5 + 5 + 4);
+    for row in rows {
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+        let us = |of: &str| row["latency_us"][of].as_f64().unwrap();
+        assert!(0.0 < us("p50") && us("p50") <= us("p99"), "{row}");
+        let device = row["device_bytes_per_byte"].as_f64().unwrap();
+        let (name, by) = (
+            row["name"].as_str().unwrap(),
+            row["variant"].as_str().unwrap(),
+        );
+        match by {
+            // Every byte, and what is under way at the end of a turn.
+            direct if direct.starts_with("O_DIRECT") => {
+                assert!((0.99..1.5).contains(&device), "{row}");
+            }
+            // The memory holds a fifth of the set at most, so most are misses.
+            "foliocache" if name.contains("uniform") => assert!(device > 0.5, "{row}"),
+            "foliocache" if name.contains("of a tenth") => assert!(device < 0.9, "{row}"),
+            _ => assert!(device >= 0.0, "{row}"),
+        }
+    }
+    let refused = bench(&["loader", "--dir", dir, "--memory", "16M"]).output();
+    assert!(text(&refused.unwrap().stderr).contains("at least 32 MiB"));
+}
+
+#[test]
 fn streams_second_by_second() {
     let folder = Folder::new("stream");
     let Some(json) = report("stream", &folder, &["--seconds", "0.08", "--threads", "2"]) else {
