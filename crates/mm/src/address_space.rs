@@ -96,6 +96,8 @@ pub struct AddressSpace {
     pub(crate) refuses_views: AtomicBool,
     /// Whether handles have nothing but the pages.
     pub(crate) relied: Reliance,
+    /// How many have writers wait; see `filemap::held_off`.
+    pub(crate) held_off: AtomicU8,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
@@ -166,6 +168,7 @@ impl AddressSpace {
             drops_behind: AtomicU8::new(0),
             refuses_views: AtomicBool::new(false),
             relied: Reliance::default(),
+            held_off: AtomicU8::new(0),
             holders: AtomicU32::new(0),
             dirty_paid_until: AtomicU64::new(0),
             dropped_to: AtomicU64::new(0),

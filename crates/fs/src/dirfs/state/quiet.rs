@@ -1,0 +1,73 @@
+//! A look at the source while no data of the file is being changed.
+//!
+//! # Model
+//!
+//! ```text
+//!  a look that must tell ──▶ changes of data that come now wait ──▶ changes under way end ──▶ the source is asked ──▶ they go on
+//! ```
+//!
+//! A look tells nothing if a change of ours overtakes it. Usually it is made again. While threads write a file out one after
+//! another, as a database does, each look may be overtaken: who has to know, as the holder of a lock does, holds the next changes off.
+//!
+//! They wait for one question to the source, and for what is under way, which is a write before them in most cases. Changes of
+//! attributes and names do not wait, since they hold locks of names, and must not wait behind a write that hangs. A look
+//! that they overtake is made again: they are short.
+//!
+//! Both are rare, so that they look now and then instead of having a queue in each node.
+//!
+//! # Locking
+//!
+//! `looks` is under `io`. Whoever looks holds no lock, and `ask` takes none that is held over the beginning of a change of the
+//! data: `opens`, `stamping`, those of the address space, a turn in a batch.
+
+use super::{FileState, IoState, StatSample};
+use foliocache_sync::MutexGuard;
+use foliocache_sync::time::{Duration, Instant, sleep};
+
+/// Between two looks of who waits, at first and later: an eighth of the wait so far.
+const POLL: Duration = Duration::from_micros(50);
+const LONG_POLL: Duration = Duration::from_millis(10);
+
+/// Changes of the data wait as long as it lives.
+struct HeldOff<'a>(&'a FileState);
+
+impl Drop for HeldOff<'_> {
+    fn drop(&mut self) {
+        self.0.io.lock().looks -= 1;
+    }
+}
+
+impl FileState {
+    /// Has `ask` look at the source when no change of ours is under way, while none of the data begins.
+    ///
+    /// Context: see the module's header; blocks for changes under way.
+    pub(in crate::dirfs) fn look_between_changes<T>(&self, ask: impl FnOnce(StatSample) -> T) -> T {
+        self.io.lock().looks += 1;
+        let _held_off = HeldOff(self);
+        drop(self.wait_until(self.io.lock(), |io| io.changing == 0));
+        ask(self.look())
+    }
+
+    /// A change of the data waits for looks that it must not overtake.
+    pub(super) fn wait_for_looks<'a>(
+        &'a self,
+        io: MutexGuard<'a, IoState>,
+    ) -> MutexGuard<'a, IoState> {
+        self.wait_until(io, |io| io.looks == 0)
+    }
+
+    fn wait_until<'a>(
+        &'a self,
+        mut io: MutexGuard<'a, IoState>,
+        is_so: impl Fn(&IoState) -> bool,
+    ) -> MutexGuard<'a, IoState> {
+        let mut since = None;
+        while !is_so(&io) {
+            drop(io);
+            let since = *since.get_or_insert_with(Instant::now);
+            sleep((since.elapsed() / 8).clamp(POLL, LONG_POLL));
+            io = self.io.lock();
+        }
+        io
+    }
+}
