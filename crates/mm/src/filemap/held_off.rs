@@ -60,7 +60,7 @@ impl AddressSpace {
                 sleep(POLL);
             }
             let locked = lock();
-            // Whoever holds writers off meanwhile waits for this lock, or had it before.
+            // A thread that holds writers off meanwhile waits for this lock, or had it before.
             if !self.holds_off_writers() {
                 return locked;
             }

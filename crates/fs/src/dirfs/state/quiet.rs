@@ -7,24 +7,27 @@
 //! ```
 //!
 //! A look tells nothing if a change of ours overtakes it. Usually it is made again. While threads write a file out one after
-//! another, as a database does, each look may be overtaken: who has to know, as the holder of a lock does, holds the next changes off.
+//! another, as a database does, each look may be overtaken. So the holder of a lock, which has to know, holds the next changes off.
 //!
-//! They wait for one question to the source, and for what is under way, which is a write before them in most cases. Changes of
-//! attributes and names do not wait, since they hold locks of names, and must not wait behind a write that hangs. A look
-//! that they overtake is made again: they are short.
+//! They wait for one question to the source, and for what is under way, which is a write before them in most cases. If that takes
+//! longer than [`PATIENCE`], as where the source hangs, they go on, and the look begins again later. Changes of attributes and names do not wait, since they hold
+//! locks of names. A look that they overtake is made again: they are short.
 //!
-//! Both are rare, so that they look now and then instead of having a queue in each node.
+//! Both are rare, so that they poll instead of having a queue in each node.
 //!
 //! # Locking
 //!
-//! `looks` is under `io`. Whoever looks holds no lock, and `ask` takes none that is held over the beginning of a change of the
+//! `looks` is under `io`. A look holds no lock, and `ask` takes none that is held over the beginning of a change of the
 //! data: `opens`, `stamping`, those of the address space, a turn in a batch.
 
 use super::{FileState, IoState, StatSample};
 use foliocache_sync::MutexGuard;
 use foliocache_sync::time::{Duration, Instant, sleep};
 
-/// Between two looks of who waits, at first and later: an eighth of the wait so far.
+/// Longest that changes are held off for one that is under way.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Between two polls, at first and later: an eighth of the wait so far.
 const POLL: Duration = Duration::from_micros(50);
 const LONG_POLL: Duration = Duration::from_millis(10);
 
@@ -42,10 +45,22 @@ impl FileState {
     ///
     /// Context: see the module's header; blocks for changes under way.
     pub(in crate::dirfs) fn look_between_changes<T>(&self, ask: impl FnOnce(StatSample) -> T) -> T {
-        self.io.lock().looks += 1;
-        let _held_off = HeldOff(self);
-        drop(self.wait_until(self.io.lock(), |io| io.changing == 0));
-        ask(self.look())
+        loop {
+            let began = {
+                let mut io = self.io.lock();
+                io.looks += 1;
+                io.changes
+            };
+            let held_off = HeldOff(self);
+            let (io, is_quiet) = self.wait(self.io.lock(), PATIENCE, |io| io.changing == 0);
+            drop(io);
+            if is_quiet {
+                return ask(self.look());
+            }
+            drop(held_off);
+            let goes_on = |io: &IoState| io.changing == 0 || io.changes != began;
+            drop(self.wait(self.io.lock(), Duration::MAX, goes_on));
+        }
     }
 
     /// A change of the data waits for looks that it must not overtake.
@@ -53,21 +68,26 @@ impl FileState {
         &'a self,
         io: MutexGuard<'a, IoState>,
     ) -> MutexGuard<'a, IoState> {
-        self.wait_until(io, |io| io.looks == 0)
+        self.wait(io, Duration::MAX, |io| io.looks == 0).0
     }
 
-    fn wait_until<'a>(
+    /// Waits until `is_so`, but no longer than `patience`; whether it is.
+    fn wait<'a>(
         &'a self,
         mut io: MutexGuard<'a, IoState>,
+        patience: Duration,
         is_so: impl Fn(&IoState) -> bool,
-    ) -> MutexGuard<'a, IoState> {
+    ) -> (MutexGuard<'a, IoState>, bool) {
         let mut since = None;
         while !is_so(&io) {
+            let waited = since.get_or_insert_with(Instant::now).elapsed();
+            if waited >= patience {
+                return (io, false);
+            }
             drop(io);
-            let since = *since.get_or_insert_with(Instant::now);
-            sleep((since.elapsed() / 8).clamp(POLL, LONG_POLL));
+            sleep((waited / 8).clamp(POLL, LONG_POLL));
             io = self.io.lock();
         }
-        io
+        (io, true)
     }
 }
