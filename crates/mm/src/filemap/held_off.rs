@@ -44,10 +44,8 @@ impl AddressSpace {
     ///
     /// Context: blocks for `i_rwsem`.
     pub fn hold_off_writers(&self) -> WritersHeldOff<'_> {
-        if !foliocache_sync::planted!(writers_not_held_off) {
-            // Relaxed: see the module's header.
-            self.held_off.fetch_add(1, Ordering::Relaxed);
-        }
+        // Relaxed: see the module's header.
+        self.held_off.fetch_add(1, Ordering::Relaxed);
         let held_off = WritersHeldOff(self);
         drop(self.i_rwsem.write());
         held_off
@@ -71,7 +69,8 @@ impl AddressSpace {
     #[inline]
     pub(crate) fn holds_off_writers(&self) -> bool {
         // Relaxed: see the module's header.
-        self.held_off.load(Ordering::Relaxed) > 0
+        let wanted = self.held_off.load(Ordering::Relaxed) > 0;
+        wanted && !foliocache_sync::planted!(writers_not_held_off)
     }
 }
 

@@ -26,7 +26,8 @@
 //!
 //! 1. Of a dentry that goes since its name leads elsewhere the file is expected before, or, if it is displaced, after, as long as the
 //!    directory has no more doubts than before the name was asked for: what is told later finds one of the two. With
-//!    more doubts it gets in line at once.
+//!    more doubts it gets in line at once. A name that is told to be lost is doubted before the dentry is looked for, and once more before
+//!    what is expected is: a dentry that was displaced in between was asked about before the second doubt.
 //!
 //! # Locking
 //!
