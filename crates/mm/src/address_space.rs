@@ -42,7 +42,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::bdi::{BackingDevInfo, NOT_DIRTY};
-use crate::errseq::{ErrSeq, ErrSeqCursor};
+use crate::errseq::ErrSeq;
 use crate::filemap::{Appended, DirectWrites, Reliance, Start, find_page};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
@@ -244,11 +244,6 @@ impl AddressSpace {
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
         self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()
-    }
-
-    /// A cursor for a new handle: which writeback errors it has still to be told of.
-    pub fn sample_wb_err(&self) -> ErrSeqCursor {
-        self.wb_err.sample(self.counts.get(Count::Failed) > 0)
     }
 
     pub(crate) fn key(&self) -> usize {
