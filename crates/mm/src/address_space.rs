@@ -42,7 +42,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::bdi::{BackingDevInfo, NOT_DIRTY};
-use crate::errseq::{ErrSeq, ErrSeqCursor};
+use crate::errseq::ErrSeq;
 use crate::filemap::{Appended, DirectWrites, Reliance, Start, find_page};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
@@ -96,6 +96,8 @@ pub struct AddressSpace {
     pub(crate) refuses_views: AtomicBool,
     /// Whether handles have nothing but the pages.
     pub(crate) relied: Reliance,
+    /// How many have writers wait; see `filemap::held_off`.
+    pub(crate) held_off: AtomicU8,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
     /// Until when the writers have waited for what they dirtied; see `bdi`.
@@ -166,6 +168,7 @@ impl AddressSpace {
             drops_behind: AtomicU8::new(0),
             refuses_views: AtomicBool::new(false),
             relied: Reliance::default(),
+            held_off: AtomicU8::new(0),
             holders: AtomicU32::new(0),
             dirty_paid_until: AtomicU64::new(0),
             dropped_to: AtomicU64::new(0),
@@ -241,11 +244,6 @@ impl AddressSpace {
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
         self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()
-    }
-
-    /// A cursor for a new handle: which writeback errors it has still to be told of.
-    pub fn sample_wb_err(&self) -> ErrSeqCursor {
-        self.wb_err.sample(self.counts.get(Count::Failed) > 0)
     }
 
     pub(crate) fn key(&self) -> usize {

@@ -295,6 +295,13 @@ pub(crate) const BUGS: &[Bug] = &[
         Model,
         &["mm::loom::read_hit::a_frame_that_is_recycled_is_not_read"],
     ),
+    bug(
+        "mm",
+        "writers_not_held_off",
+        "writers go on while what others wrote is taken over",
+        Model,
+        &["fs::shuttle_file_locks::a_lock_is_had_beside_writers_and_shows_what_others_wrote"],
+    ),
     // vfs
     bug(
         "vfs",

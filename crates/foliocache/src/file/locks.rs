@@ -62,7 +62,7 @@ impl From<TryLockError> for io::Error {
 ///
 /// `EMFILE` if hardly a descriptor is left, `ENOLCK`, `EACCES` if the mode of the file has changed and no longer allows to open it,
 /// `ESTALE` if others replaced a file whose pages are all cached and that has no descriptor, `EBUSY` if what others wrote cannot be taken over
-/// (the range is pinned), `ECHILD` after a fork, those of the source: then the handle has no lock.
+/// (a device may write to pages of the file, or a program stores into its mapping without a pause), `ECHILD` after a fork, those of the source: then the handle has no lock.
 impl File {
     /// Locks the file for this handle alone; waits for others, without end. If the handle has a lock already, that is
     /// changed as by `flock(2)`, which first gives up a shared one.

@@ -17,6 +17,11 @@
 //! Most file systems stamp changes finely once somebody has looked (Linux 6.13). Where they do not, two changes of one clock
 //! tick look like one: then a file that was changed a moment ago counts as written by others.
 //!
+//! **Threads of this process that go on writing** neither keep a lock from being had nor hide what others wrote. A look that a
+//! write-back has overtaken is made again between two of them ([`quiet`](super::state)). If others wrote, ours is made
+//! durable and the cached pages are dropped; where more of ours is written meanwhile, that is done once more with writers held off
+//! ([`AddressSpace::hold_off_writers`]).
+//!
 //! # Locking
 //!
 //! No lock is held while the kernel's is waited for, nor over the write. The look takes `opens`.
@@ -39,7 +44,7 @@ use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd, Stat
 use foliocache_vfs::{Contended, FileLocks, OpenFlags};
 use std::ops::Range;
 
-/// How often news of others are looked for while threads of this process go on writing.
+/// How often it is tried to take over what others wrote. From the second time on no thread of this process writes beside it.
 const ATTEMPTS: u32 = 4;
 
 /// File systems whose stamps tell two changes apart if somebody looked between them.
@@ -219,35 +224,61 @@ impl Drop for Locks {
 
 impl NodeOps {
     /// Takes over what others wrote to the source by now, if there is anything: whether there was. What is written of ours is made durable
-    /// before.
+    /// before. If that is not enough, since threads of this process go on writing, those wait until it is done.
     ///
     /// Context: no lock held; may block on I/O.
     ///
     /// # Errors
-    /// Those of `ask` and of the source; `EBUSY` if what they wrote cannot be taken over, because of pins or of threads of this process
-    /// that go on writing.
+    /// Those of `ask` and of the source; `EBUSY` if what they wrote cannot be taken over, because of pins, or of stores through mappings
+    /// that go on.
     fn see_others(&self, ask: impl Fn() -> Result<Stat, Errno>) -> Result<bool, Errno> {
         let file = self.file();
-        for _ in 0..ATTEMPTS {
-            let look = file.look();
-            let stat = ask()?;
-            if file.is_out_of_sight() || self.shared.may_hide_changes(nanoseconds(stat.mtime)) {
-                file.doubt_data();
-            }
-            if !file.shows_news_or_change(&stat, look) {
+        let mapping = file.mapping();
+        let mut held_off = None;
+        let mut left = ATTEMPTS;
+        while left > 0 {
+            if !self.shows_others(&ask)? {
                 return Ok(false);
             }
-            if let Some(mapping) = file.mapping().filter(|mapping| mapping.is_dirty()) {
+            if let Some(mapping) = mapping.as_ref().filter(|mapping| mapping.is_dirty()) {
                 mapping.sync()?;
             }
             let opens = file.opens.lock();
+            let look = file.look();
             match self.revalidate(Some(&opens), &ask)? {
                 Looked::TookOver => return Ok(true),
                 Looked::Same => return Ok(false),
                 Looked::OursHolds => {}
             }
+            drop(opens);
+            // Attributes may change beside it, or times, which is soon over.
+            left -= u32::from(held_off.is_none() || file.holds(look));
+            held_off = held_off.or_else(|| Some(mapping.as_ref()?.hold_off_writers()));
         }
         Err(Errno::EBUSY)
+    }
+
+    /// Whether others may have written to the source since it was compared. A look that a change of ours has overtaken is made
+    /// again, between changes.
+    fn shows_others(&self, ask: impl Fn() -> Result<Stat, Errno>) -> Result<bool, Errno> {
+        let file = self.file();
+        let shows = |look| -> Result<Option<bool>, Errno> {
+            let stat = ask()?;
+            if file.is_out_of_sight() || self.shared.may_hide_changes(nanoseconds(stat.mtime)) {
+                file.doubt_data();
+            }
+            let shown = file.shows_news(&stat, look);
+            // After it was compared: a change that began before that has hidden what it shows.
+            let told = shown || file.holds(look);
+            Ok(told.then_some(shown))
+        };
+        let mut shown = shows(file.look())?;
+        loop {
+            match shown {
+                Some(shown) => return Ok(shown),
+                None => shown = file.look_between_changes(shows)?,
+            }
+        }
     }
 
     /// Looks at the source as an open does: whether others changed the file, and that was taken over. While something of ours

@@ -33,6 +33,7 @@
 //! space's locks, then `syncing` or `stamping`; the lock of the attributes, then `io`, which is not held
 //! across I/O; then that of the queue of [`writers`](super::writers), which does not wait.
 
+mod quiet;
 mod seen;
 
 pub(super) use seen::{LocalChange, OngoingChange, RemoteChange, StatSample, nanoseconds};
@@ -146,6 +147,8 @@ pub(super) struct IoState {
     pub(super) stamped_by_others: bool,
     /// It may leave a note, see [`ctimes`](super::ctimes).
     pub(super) noted: bool,
+    /// Looks that no change of our data is to overtake, see [`quiet`].
+    pub(super) looks: u16,
 }
 
 /// What a regular file has besides being a node.
@@ -303,6 +306,9 @@ impl FileState {
             drop(io);
             marked.begin_change();
             io = self.io.lock();
+        }
+        if what == LocalChange::Data {
+            io = self.wait_for_looks(io);
         }
         io.changing += 1;
         io.changes += 1;
@@ -495,12 +501,9 @@ impl FileState {
         io.changing == 0 && io.marked.is_none() && io.unsure.or(io.seen).is_none()
     }
 
-    /// Whether `stat`, looked up at `look`, shows that others wrote to the file since it was compared with the source, or nobody
-    /// knows, since a change of ours came between.
-    pub(super) fn shows_news_or_change(&self, stat: &Stat, look: StatSample) -> bool {
-        let news = self.news(stat, look).is_some();
-        let io = self.io.lock();
-        news || io.written_by_others || !io.holds(look)
+    /// Whether `stat`, looked up at `look`, shows that others wrote to the file since it was compared with the source.
+    pub(super) fn shows_news(&self, stat: &Stat, look: StatSample) -> bool {
+        self.news(stat, look).is_some() || self.io.lock().written_by_others
     }
 
     /// Others may have written to it, though it shows the time that it had before.

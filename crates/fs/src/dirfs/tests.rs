@@ -2,6 +2,7 @@
 
 mod batch;
 mod durability;
+mod quiet;
 
 use super::NodeOps;
 use super::file::Descriptors;

@@ -29,9 +29,13 @@ impl AddressSpace {
     /// under a folio lock.
     pub(super) fn exclude_writers(&self, nowait: bool) -> Result<RankedWriteGuard<'_, ()>, Errno> {
         match nowait {
-            false => Ok(self.i_rwsem.write()),
+            false => Ok(self.lock_unless_held_off(|| self.i_rwsem.write())),
             true if self.linear.get().is_some() => Err(Errno::EAGAIN),
-            true => self.i_rwsem.try_write().ok_or(Errno::EAGAIN),
+            true => {
+                let exclusive = self.i_rwsem.try_write();
+                let exclusive = exclusive.filter(|_| !self.holds_off_writers());
+                exclusive.ok_or(Errno::EAGAIN)
+            }
         }
     }
 

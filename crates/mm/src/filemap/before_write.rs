@@ -20,7 +20,8 @@ impl AddressSpace {
     /// Begins a write to a clean page that has nothing to ask; `None` if it has.
     #[inline]
     pub(super) fn begin_without_asking(&self) -> Option<UnaskedWrite<'_>> {
-        match self.ops.is_shared() && !self.has_pages_to_write() {
+        let asks = self.ops.is_shared() && !self.has_pages_to_write();
+        match asks || self.holds_off_writers() {
             true => None,
             false => self.bdi().begin_unasked(),
         }

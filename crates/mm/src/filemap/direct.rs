@@ -273,7 +273,7 @@ impl AddressSpace {
     ) -> Option<Result<usize, Errno>> {
         let end = pos + segment.len() as u64;
         let pages = PageIndex::of(pos).0..pages_for(end);
-        let _exclusive = self.i_rwsem.write();
+        let _exclusive = self.lock_unless_held_off(|| self.i_rwsem.write());
         let mut wb = self.lock_awaited();
         let _invalidate = self.invalidate_lock.write();
         if end > self.size() {

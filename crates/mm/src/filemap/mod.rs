@@ -18,6 +18,7 @@ mod exact;
 mod fault;
 mod fill;
 mod held;
+mod held_off;
 mod in_place;
 mod lookup;
 mod nowait;

@@ -9,6 +9,9 @@
 //!
 //! A hit takes none. A miss takes `invalidate_lock` shared and folio locks; `i_rwsem` is not taken,
 //! so a read beside a write of the same bytes may see part of it.
+//!
+//! The size is looked at before and after the copy, and a file that was cut and made longer in between passes both. Then what the
+//! copy found zeroed is within the file again and zero there, so that each byte is one that the file had during the read.
 
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;

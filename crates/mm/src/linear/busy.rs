@@ -119,8 +119,10 @@ impl AddressSpace {
 
     /// Takes `i_rwsem` shared.
     pub(crate) fn share_i_rwsem(&self) -> RankedReadGuard<'_, ()> {
-        self.give_way(|wants| &wants.i_rwsem);
-        self.i_rwsem.read()
+        self.lock_unless_held_off(|| {
+            self.give_way(|wants| &wants.i_rwsem);
+            self.i_rwsem.read()
+        })
     }
 
     /// Takes `invalidate_lock` shared.
@@ -132,7 +134,8 @@ impl AddressSpace {
     /// As [`AddressSpace::share_i_rwsem`], if that need not wait.
     pub(crate) fn try_share_i_rwsem(&self) -> Option<RankedReadGuard<'_, ()>> {
         let free = !self.is_wanted(|wants| &wants.i_rwsem);
-        free.then(|| self.i_rwsem.try_read()).flatten()
+        let shared = free.then(|| self.i_rwsem.try_read()).flatten();
+        shared.filter(|_| !self.holds_off_writers())
     }
 
     /// As [`AddressSpace::share_invalidate_lock`], if that need not wait.

@@ -90,6 +90,11 @@ impl AddressSpace {
         let _ = self.write_dirty(PageIndex(0), last, u64::MAX, Pass::Sync, &mut wb);
     }
 
+    /// A cursor for a new handle: which writeback errors it has still to be told of.
+    pub fn sample_wb_err(&self) -> ErrSeqCursor {
+        self.wb_err.sample(self.counts.get(Count::Failed) > 0)
+    }
+
     /// Tells the handle of `cursor` of a failed writeback that it has not been told of, once, as [`AddressSpace::fsync`] does.
     ///
     /// # Errors

@@ -146,6 +146,8 @@ impl Caches {
             self.dcache.lookup(&above, &Name::new(name.as_bytes()))
         });
         if let Some(name) = name.filter(|_| change == Change::NameLost) {
+            // An answer to a question since the first doubt may have displaced the dentry, and not expect its file yet.
+            dir.attributes().count_doubt();
             self.removed.lost(dir, name);
         }
         let dentry = dentry?;

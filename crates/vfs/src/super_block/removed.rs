@@ -20,13 +20,14 @@
 //! lost, and keeps its pages.
 //!
 //! What is not told stays until the cache makes room, as does what is beyond [`MOST`], and a file whose name was given up to
-//! make room.
+//! make room: who is told of a name learns of no file then. To keep the names of such files would take the room that was to be made.
 //!
 //! # Invariants
 //!
 //! 1. Of a dentry that goes since its name leads elsewhere the file is expected before, or, if it is displaced, after, as long as the
 //!    directory has no more doubts than before the name was asked for: what is told later finds one of the two. With
-//!    more doubts it gets in line at once.
+//!    more doubts it gets in line at once. A name that is told to be lost is doubted before the dentry is looked for, and once more before
+//!    what is expected is: a dentry that was displaced in between was asked about before the second doubt.
 //!
 //! # Locking
 //!
@@ -51,7 +52,7 @@ use std::os::unix::ffi::OsStrExt;
 /// How often the reaper reads the news of a process that asks for nothing.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
-/// Names that wait at most.
+/// Files that wait at most, and so many that are expected.
 const MOST: usize = 16 << 10;
 
 /// A model frees by itself, and its files have no pages.
@@ -71,22 +72,73 @@ enum Waiting {
 /// The number of a directory, and a name in it.
 type Place = (u64, Vec<u8>);
 
-/// A file, and when its name was found to lead elsewhere, of [`Belief::told_since`](crate::Belief::told_since).
-type Expected = (SlabWeak<Inode>, u64);
-
-/// Files by the names that led to them.
-#[derive(Default)]
-struct Expectations {
-    files: HashMap<Place, Vec<Expected>>,
+/// Files by the names that led to them, each with when that was found to lead elsewhere, of
+/// [`Belief::told_since`](crate::Belief::told_since).
+struct Expectations<F> {
+    files: HashMap<Place, Vec<(F, u64)>>,
+    /// How many files these are.
+    nr: usize,
     /// When those that are over were last looked for.
     looked_at: u64,
+}
+
+impl<F> Default for Expectations<F> {
+    fn default() -> Self {
+        Expectations {
+            files: HashMap::new(),
+            nr: 0,
+            looked_at: 0,
+        }
+    }
+}
+
+impl<F> Expectations<F> {
+    /// Others may give one name to many files.
+    fn add(&mut self, place: impl FnOnce() -> Place, file: F, now: u64) {
+        if self.nr < MOST {
+            self.files.entry(place()).or_default().push((file, now));
+            self.nr += 1;
+        }
+    }
+
+    /// The files that a name led to, which is lost.
+    fn take(&mut self, place: impl FnOnce() -> Place) -> Vec<(F, u64)> {
+        let taken = match self.files.is_empty() {
+            true => None,
+            false => self.files.remove(&place()),
+        };
+        let taken = taken.unwrap_or_default();
+        self.nr -= taken.len();
+        taken
+    }
+
+    /// All was told that happened before `began`, or not all of it: the files that are expected no longer.
+    fn told(&mut self, began: u64, complete: bool) -> Vec<(F, u64)> {
+        let is_early = began < self.looked_at + EXPECTED_FOR;
+        if self.files.is_empty() || complete && is_early {
+            return Vec::new();
+        }
+        let is_over = |at: u64| at + EXPECTED_FOR < began || !complete;
+        let mut over = Vec::new();
+        for (place, files) in mem::take(&mut self.files) {
+            let (early, late): (Vec<_>, Vec<_>) =
+                files.into_iter().partition(|file| is_over(file.1));
+            over.extend(early);
+            if !late.is_empty() {
+                self.files.insert(place, late);
+            }
+        }
+        self.nr -= over.len();
+        self.looked_at = began;
+        over
+    }
 }
 
 /// Names that were taken away, with what they led to.
 #[derive(Default)]
 pub(super) struct Removed {
     line: Mutex<Vec<Waiting>>,
-    expected: Mutex<Expectations>,
+    expected: Mutex<Expectations<SlabWeak<Inode>>>,
     /// `None` where callers alone free what was given up: then nothing waits here, but in a model.
     reaper: OnceLock<Reaper>,
 }
@@ -120,48 +172,28 @@ impl Removed {
     }
 
     fn expect(&self, dir: &Inode, name: &[u8], inode: SlabWeak<Inode>, now: u64) {
-        let files = &mut self.expected.lock().files;
-        if files.len() < MOST {
-            let place = (dir.ino(), name.to_vec());
-            files.entry(place).or_default().push((inode, now));
-        }
+        let place = || (dir.ino(), name.to_vec());
+        self.expected.lock().add(place, inode, now);
     }
 
     /// A name was lost. Does not wait.
     pub(super) fn lost(&self, dir: &Inode, name: &OsStr) {
-        let mut expected = self.expected.lock();
-        let files = match expected.files.is_empty() {
-            true => None,
-            false => expected
-                .files
-                .remove(&(dir.ino(), name.as_bytes().to_vec())),
-        };
-        drop(expected);
-        if let Some(files) = files {
-            self.push(files.into_iter().map(|(file, _)| Waiting::Nameless(file)));
-        }
+        let place = || (dir.ino(), name.as_bytes().to_vec());
+        let files = self.expected.lock().take(place);
+        self.push_expected(files);
     }
 
     /// All was told that happened before `began`; not all of it, if it is not `complete`: then nobody tells what is gone.
     pub(super) fn was_told(&self, began: u64, complete: bool) {
-        let mut expected = self.expected.lock();
-        let is_early = began < expected.looked_at + EXPECTED_FOR;
-        if expected.files.is_empty() || complete && is_early {
-            return;
-        }
-        let (mut over, mut later) = (Vec::new(), HashMap::new());
-        for (place, files) in mem::take(&mut expected.files) {
-            let (early, late): (Vec<_>, Vec<_>) =
-                (files.into_iter()).partition(|&(_, at)| at + EXPECTED_FOR < began || !complete);
-            over.extend(early);
-            if !late.is_empty() {
-                later.insert(place, late);
-            }
-        }
-        (expected.files, expected.looked_at) = (later, began);
-        drop(expected);
+        let over = self.expected.lock().told(began, complete);
         if !complete {
-            self.push(over.into_iter().map(|(file, _)| Waiting::Nameless(file)));
+            self.push_expected(over);
+        }
+    }
+
+    fn push_expected(&self, files: Vec<(SlabWeak<Inode>, u64)>) {
+        if !files.is_empty() {
+            self.push(files.into_iter().map(|(file, _)| Waiting::Nameless(file)));
         }
     }
 }
@@ -265,5 +297,34 @@ impl Caches {
         let name = OsStr::from_bytes(&name);
         self.observers
             .each(|observer| observer.directory_is_gone(&dir, name));
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_expected_are_bounded_whatever_their_names() {
+        let mut expected = Expectations::default();
+        for file in 0..2 * MOST {
+            expected.add(|| (1, b"one".to_vec()), file, file as u64);
+        }
+        assert_eq!(expected.take(|| (1, b"other".to_vec())).len(), 0);
+        assert_eq!(expected.take(|| (1, b"one".to_vec())).len(), MOST);
+        for file in 0..2 * MOST {
+            let name = file.to_string().into_bytes();
+            expected.add(|| (1, name), file, file as u64);
+        }
+        // Those of the first half are told of by then.
+        let began = EXPECTED_FOR + MOST as u64 / 2;
+        assert_eq!(expected.told(began, true).len(), MOST / 2);
+        assert_eq!(expected.told(began, true).len(), 0, "it was just looked");
+        assert_eq!(expected.nr, MOST / 2);
+        // What is beyond is expected now.
+        expected.add(|| (1, b"one".to_vec()), 0, began);
+        assert_eq!(expected.take(|| (1, b"one".to_vec())), [(0, began)]);
+        assert_eq!(expected.told(began, false).len(), MOST / 2);
+        assert_eq!((expected.nr, expected.files.len()), (0, 0));
     }
 }

@@ -17,7 +17,8 @@
 //! - the listener looks for the dentry before it counts the doubt;
 //! - the listener begins no change of `permissions`, or of it and of `places`;
 //! - `invalidate` or `expect_displaced` expects nothing, or a file is expected until the next news alone;
-//! - the listener does not look for what is expected, or does before it looks for the dentry.
+//! - the listener does not look for what is expected, or does before it looks for the dentry, or counts no second doubt in between
+//!   (in one of some 6,000 executions).
 //!
 //! In `attr` and `inode`:
 //! - `believe` does not compare the doubts, or overwrites a later answer;
