@@ -35,6 +35,7 @@ mod uncached;
 mod uses;
 mod view;
 mod write;
+mod write_hit;
 
 pub(crate) use appended::Appended;
 pub use batch::{Batch, Request, read_batch};

@@ -64,6 +64,31 @@ impl AddressSpace {
         self.keep_content(part)
     }
 
+    /// Splits a locked folio, where that can be, until its grains are pages; returns the part that has byte `pos` of the
+    /// file, which is uptodate, and unlocks the others. What is stored there is written back by the page then.
+    ///
+    /// Context: as [`AddressSpace::split_folio`].
+    #[cold]
+    pub(crate) fn split_to_pages<'a>(
+        &'a self,
+        locked: LockedFolio<'a>,
+        pos: u64,
+    ) -> LockedFolio<'a> {
+        let mut part = locked;
+        while part.order() > grains::FINE_ORDER
+            && !self.bdi().is_memory()
+            && part.may(Operation::Split)
+            && let Some(upper) = self.halve_folio(&part)
+        {
+            let other = match pos >= upper.index().pos() {
+                true => std::mem::replace(&mut part, upper),
+                false => upper,
+            };
+            self.keep_content(other);
+        }
+        part
+    }
+
     /// Takes a locked folio out of the index if nothing in it is the file's.
     pub(crate) fn keep_content<'a>(&'a self, locked: LockedFolio<'a>) -> Option<LockedFolio<'a>> {
         if locked.has_content() {

@@ -16,6 +16,7 @@ use foliocache_sync::time::{Duration, monotonic_ns};
 use std::ops::Range;
 
 use crate::address_space::AddressSpace;
+use crate::folio::grains;
 use crate::linear::LinearFile;
 use crate::mm::Mm;
 use crate::types::PageIndex;
@@ -23,7 +24,7 @@ use crate::vma::LockedAccess;
 use crate::window::Window;
 
 /// Pages of the largest folio whose grains are pages.
-const GRAINED: u64 = 64;
+const GRAINED: u64 = 1 << grains::FINE_ORDER;
 
 impl AddressSpace {
     /// Marks dirty what was stored to pages through tracked windows.

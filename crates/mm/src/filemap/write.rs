@@ -29,24 +29,19 @@
 //!
 //! `i_rwsem` shared for what stays within the size, exclusive for what goes beyond. Overlapping
 //! writes may interleave by folio. A writer waits for its share of the dirty limit when it has let go
-//! of it, but for what is past a MiB, and where nobody may dirty more.
-//!
-//! A *write hit*, of bytes that lie in one folio, uptodate and within the size, takes its lock alone. Truncate
-//! and punch come wholly before it or after it (decision 1).
+//! of it, but for what is past a MiB, and where nobody may dirty more. [Write hits](super::write_hit)
+//! take the lock of their folio alone.
 
-use foliocache_sync::{Arc, rcu};
+use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
 use super::{BAD_MEMORY_RETRIES, REFUSALS};
 use crate::address_space::AddressSpace;
-use crate::bdi::UnaskedWrite;
 use crate::direct_map;
-use crate::folio::state::Snapshot;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
-use crate::iov::{IovIter, Iovec, Stopped};
-use crate::mm::Mm;
+use crate::iov::IovIter;
 use crate::prepared::Prepared;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
@@ -96,132 +91,6 @@ impl AddressSpace {
             }
         }
         self.write_on(iocb, iter, hit)
-    }
-
-    /// Writes `bytes` at `pos` over bytes of one cached folio, as most writes do, and returns how many:
-    /// none, if they are not that, or if anything went wrong. What is left to do is [`AddressSpace::write`]'s.
-    /// Does not block, but for the dirty limits.
-    #[inline]
-    pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> usize {
-        self.overwrite_iovec(pos, Iovec::source(bytes))
-    }
-
-    /// As [`AddressSpace::overwrite`]: the path of most hits, apart from others so that its arguments fit
-    /// into registers.
-    #[inline(never)]
-    fn overwrite_iovec(self: &Arc<Self>, pos: u64, from: Iovec<'_>) -> usize {
-        let Some(hit) = self.begin_hit(pos, from.len()) else {
-            return 0;
-        };
-        let result = from.copy_to_frame(hit.addr);
-        self.end_hit(hit, pos, from.len(), result.err(), false)
-    }
-
-    /// As [`AddressSpace::overwrite`], with all of `iter`, which stays where it is.
-    fn overwrite_iovecs(self: &Arc<Self>, iocb: &Iocb, iter: &IovIter<'_>) -> usize {
-        let len = iter.remaining();
-        let Some(hit) = self.begin_hit(iocb.pos, len) else {
-            return 0;
-        };
-        let result = iter.copy_to_frame(hit.addr, len);
-        self.end_hit(hit, iocb.pos, len, result.err(), iocb.nowait)
-    }
-
-    /// Locks the one cached folio in which the `len` bytes at `pos` lie, if they do and may be written.
-    #[inline(always)]
-    pub(super) fn begin_hit(&self, pos: u64, len: usize) -> Option<WriteHit<'_>> {
-        let mm: &Mm = self.mm();
-        mm.check_fork().ok()?;
-        self.bdi().check_failed_cap().ok()?;
-        let folio = {
-            let rcu = rcu::read_lock();
-            mm.folios
-                .of_entry(self.index.load(PageIndex::of(pos).0, &rcu)?)
-        };
-        // Fails, too, if the state changes between the look at it and the exchange. So what it was
-        // need not be waited for after the lock.
-        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
-        let identity = locked.identity_at(seen);
-        if locked.mapping() != self.key() || !identity.covers(PageIndex::of(pos)) {
-            return None;
-        }
-        let offset = identity.offset(pos);
-        // None at all is not a hit, either.
-        if len.wrapping_sub(1) >= identity.bytes() - offset || pos + len as u64 > self.size() {
-            return None;
-        }
-        if !seen.has(flag::UPTODATE) && !locked.has_grains(offset..offset + len) {
-            return None;
-        }
-        let unasked = match seen.has(flag::DIRTY) || self.bdi().is_memory() {
-            true => None,
-            false => Some(self.begin_without_asking()?),
-        };
-        if locked.hold_counts().is_viewed() {
-            return None;
-        }
-        Some(WriteHit {
-            addr: mm.frames.addr(identity.frame).wrapping_add(offset),
-            locked,
-            seen,
-            unasked,
-        })
-    }
-
-    /// The end of a hit whose copy of `len` bytes to `pos` was `stopped`, if so. Returns how many are there:
-    /// they are the file's then, also if the rest meets an error.
-    #[inline(always)]
-    pub(super) fn end_hit(
-        self: &Arc<Self>,
-        hit: WriteHit<'_>,
-        pos: u64,
-        len: usize,
-        stopped: Option<Stopped>,
-        nowait: bool,
-    ) -> usize {
-        let copied = match stopped {
-            None => len,
-            Some(stopped) if stopped.callers_side => stopped.copied,
-            Some(_) => {
-                let _ = self.drop_bad_folio(hit.locked);
-                return 0;
-            }
-        };
-        // A page that was dirty stays so; one that has no store never is.
-        let changes_nothing = match self.bdi().is_memory() {
-            true => hit.seen.is_in_use(),
-            false => {
-                hit.seen.has(flag::DIRTY)
-                    && !hit.seen.has(flag::DROPBEHIND)
-                    && hit.seen.order() == 0
-                    && !hit.locked.has_margins()
-            }
-        };
-        if !changes_nothing && copied > 0 {
-            self.note_hit(hit, pos, copied, nowait);
-        }
-        copied
-    }
-
-    /// The end of a hit of `len` bytes at `pos` that changes more of their folio than them.
-    fn note_hit(self: &Arc<Self>, hit: WriteHit<'_>, pos: u64, len: usize, nowait: bool) {
-        let (locked, unasked) = (hit.locked, hit.unasked);
-        let seen = locked.state.load();
-        let offset = locked.identity().offset(pos);
-        if foliocache_sync::planted!(unstable_dropped_by_a_write) {
-            self.clear_unstable(&locked);
-        }
-        let dirtied = self.mark_dirty(&locked, offset..offset + len);
-        drop(unasked);
-        self.keep_used(&locked, seen);
-        if !seen.has(flag::DIRTY) {
-            locked.mark_accessed(seen);
-        }
-        drop(locked);
-        if !nowait {
-            // The bytes are in the file; of a stored error the next write is told.
-            let _ = self.bdi().balance_dirty_pages(self, dirtied, false);
-        }
     }
 
     #[cold]
@@ -442,7 +311,7 @@ impl AddressSpace {
                     return Ok(locked);
                 }
                 match self.without_views(locked, page, iocb.nowait, prepared)? {
-                    Some(locked) => return Ok(locked),
+                    Some(locked) => return Ok(self.fit_to_store(locked, pos, remaining)),
                     None => continue,
                 }
             }
@@ -480,6 +349,22 @@ impl AddressSpace {
                 Err(Errno::ENOSPC) if last > page => self.mm().prepare(self, page, page)?,
                 result => result?,
             });
+        }
+    }
+
+    /// A locked folio, or the part of it that has byte `pos` if its grains are too large for what is stored from there on.
+    fn fit_to_store<'a>(
+        &'a self,
+        locked: LockedFolio<'a>,
+        pos: u64,
+        remaining: usize,
+    ) -> LockedFolio<'a> {
+        let end = locked.end().pos().min(pos + remaining as u64);
+        let bytes = locked.identity().offset(pos)..locked.identity().offset(end);
+        let inside = end <= self.size() && self.has_grain_at(&locked, pos);
+        match inside && grains::spill(locked.order(), &bytes) {
+            true => self.split_to_pages(locked, pos),
+            false => locked,
         }
     }
 
@@ -578,15 +463,6 @@ impl AddressSpace {
         self.fill_grains(locked, to_read)?;
         Ok(fresh & !to_read)
     }
-}
-
-/// A folio that is locked for a write within it.
-pub(super) struct WriteHit<'a> {
-    locked: LockedFolio<'a>,
-    seen: Snapshot,
-    addr: *mut u8,
-    /// Of a page that was clean.
-    unasked: Option<UnaskedWrite<'a>>,
 }
 
 /// How the copy of one piece ended.

@@ -14,6 +14,9 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 /// Binary logarithm of the grains that a word has room for.
 const WORD_SHIFT: u32 = u64::BITS.ilog2();
 
+/// The largest order of a folio whose grains are pages.
+pub(crate) const FINE_ORDER: u32 = WORD_SHIFT;
+
 fn pages_shift(order: u32) -> u32 {
     order.saturating_sub(WORD_SHIFT)
 }
@@ -46,6 +49,15 @@ pub(crate) fn touched(order: u32, bytes: Range<usize>) -> u64 {
     let first = bytes.start / size(order);
     let end = bytes.end.div_ceil(size(order));
     bits(first as u32, (end - first) as u32)
+}
+
+/// Whether the grains that a range of a folio's bytes touches have pages that it does not.
+#[inline]
+pub(crate) fn spill(order: u32, bytes: &Range<usize>) -> bool {
+    order > FINE_ORDER && {
+        let past = |byte: usize| byte % size(order);
+        past(bytes.start) >= PAGE_SIZE || (1..=size(order) - PAGE_SIZE).contains(&past(bytes.end))
+    }
 }
 
 /// The grains that lie in a range of a folio's bytes from their first byte to their last.
@@ -175,6 +187,26 @@ mod tests {
         assert_eq!(inside(9, 1..3 * grain), 0b110);
         assert_eq!(touched(9, 5..5), 0);
         assert_eq!(inside(3, PAGE_SIZE..PAGE_SIZE), 0);
+    }
+
+    #[test]
+    fn a_range_spills_where_its_grains_have_pages_beside_it() {
+        for order in 0..=FINE_ORDER {
+            assert!(!spill(order, &(1..2)), "a grain is a page");
+        }
+        let grain = size(9);
+        for whole in [0..grain, 1..grain, 100..2 * grain - 100, 0..2 << 20] {
+            assert!(!spill(9, &whole), "{whole:?}");
+        }
+        let spilt = [
+            0..PAGE_SIZE,
+            PAGE_SIZE..grain,
+            5 * grain..6 * grain + 1,
+            grain..2 * grain - PAGE_SIZE,
+        ];
+        for part in spilt {
+            assert!(spill(9, &part), "{part:?}");
+        }
     }
 
     #[test]

@@ -28,10 +28,10 @@ use crate::folio::{Folio, LockedFolio, flag, grains};
 use crate::mm::Mm;
 use crate::ops::{Extent, IoSegment};
 use crate::stats::{Count, bump};
-use crate::types::{PageIndex, offset_in_page};
+use crate::types::{PageIndex, offset_in_page, pages_for};
 use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState, XA_BATCH};
 
-/// Most pages in a run: 16 MiB, or one large folio more.
+/// Most pages that a run's folios have, and most that are written together: 16 MiB, or what a folio has more.
 const MAX_RUN: u64 = 4096;
 
 /// Bytes that are copied at a time where programs or devices may store to what is written.
@@ -151,6 +151,12 @@ impl Run<'_> {
     fn len(&self) -> u64 {
         self.end.0 - self.first.0
     }
+
+    /// The pages that are written, parts of pages as whole ones.
+    fn written_pages(&self) -> u64 {
+        let pages = |extent: &Extent<'_>| pages_for(extent.bytes() as u64);
+        self.extents.iter().map(pages).sum()
+    }
 }
 
 impl Runs<'_> {
@@ -165,8 +171,8 @@ impl Runs<'_> {
 }
 
 impl AddressSpace {
-    /// Takes the next runs of dirty folios that begin at `at` to `last` into writeback, of `most` pages together
-    /// or a folio more.
+    /// Takes the next runs of dirty folios that begin at `at` to `last` into writeback, with folios of `most` pages together
+    /// or one more.
     ///
     /// Context: `wb_lock` held. Blocks for the lock of the first folio; the others are
     /// tried, and the run or all ends where one is taken. The flusher leaves out what a device may write, and in a
@@ -178,15 +184,17 @@ impl AddressSpace {
         most: u64,
         choice: &mut Choice,
     ) -> Runs<'_> {
-        let most_pages = most.min(MAX_RUN);
         let most_runs = match (self.ops.appends_only(), choice.pass.is_turn()) {
             (true, _) => 1,
             (false, true) => MAX_RUNS_OF_A_TURN,
             (false, false) => MAX_RUNS,
         };
-        let (mut runs, mut at, mut pages): (Vec<Run<'_>>, _, _) = (Vec::new(), at, 0);
-        while pages < most_pages && runs.len() < most_runs && at <= last {
-            let run = match self.next_run(at, last, most_pages - pages, choice, runs.is_empty()) {
+        let (mut runs, mut at): (Vec<Run<'_>>, _) = (Vec::new(), at);
+        // Of a large folio few pages may be dirty.
+        let (mut pages, mut written) = (0, 0);
+        while pages < most && written < MAX_RUN && runs.len() < most_runs && at <= last {
+            let most = (most - pages).min(MAX_RUN - written);
+            let run = match self.next_run(at, last, most, choice, runs.is_empty()) {
                 Next::Run(run) => run,
                 Next::Locked(next) => {
                     at = next;
@@ -196,6 +204,7 @@ impl AddressSpace {
             };
             at = run.end;
             pages += run.len();
+            written += run.written_pages();
             runs.push(run);
         }
         let next = (at <= last).then_some(at);

@@ -79,7 +79,7 @@ fn a_long_write_makes_large_folios_and_one_write_of_the_store() {
 }
 
 #[test]
-fn a_small_overwrite_of_a_large_folio_reads_nothing_and_writes_its_grain() {
+fn a_small_overwrite_of_a_large_folio_reads_nothing_and_writes_its_page() {
     let (_mm, bdi) = storage(256);
     let (store, file) = spots(&bdi);
     let mut bytes = pattern(1, 0, 2 * MIB);
@@ -92,9 +92,10 @@ fn a_small_overwrite_of_a_large_folio_reads_nothing_and_writes_its_grain() {
     bytes[MIB..MIB + PAGE_SIZE].copy_from_slice(&piece);
     assert_eq!(store.store.reads.load(Ordering::Relaxed), 0);
     let written = store.written.load(Ordering::Relaxed) - before;
-    assert!(written <= 32 << 10, "{written} bytes for one page");
+    assert_eq!(written, PAGE_SIZE as u64, "for one page");
     assert!(store.store.content() == bytes);
-    assert_eq!(pages_and_folios(&file), (512, 1));
+    // Split until a grain is a page: 1 MiB, 512 KiB, and 256 KiB twice.
+    assert_eq!(pages_and_folios(&file), (512, 4));
 }
 
 /// A store whose next truncation waits.

@@ -161,7 +161,8 @@ fn records_in_a_large_folio_share_one_write_and_one_flush() {
     let first = bed.sync(0);
     let running = (writes + 1, flushes + 1);
     bed.wait_until("flush", |bed| bed.counts() == running);
-    let members: Vec<_> = (1..=4).map(|page| bed.sync(page)).collect();
+    // On both sides of the border of two folios, and neighbours.
+    let members: Vec<_> = (62..=65).map(|page| bed.sync(page)).collect();
     assert!(bed.file.stats().dirty_pages > MOST_PAGES);
     bed.wait_until("group", |bed| bed.members() == 4);
     assert_eq!(bed.counts(), running);

@@ -39,8 +39,8 @@ use crate::Errno;
 use crate::fd::Extent;
 use crate::lock::{Mutex, lock};
 
-/// Most operations in flight.
-const DEPTH: usize = 64;
+/// Most operations in flight: half of what the kernel queues for a disk, so that others find room there.
+const DEPTH: usize = 128;
 
 /// Most bytes in flight.
 const MOST_BYTES: usize = 8 * PIECE;
