@@ -300,7 +300,7 @@ pub(crate) const BUGS: &[Bug] = &[
         "writers_not_held_off",
         "writers go on while what others wrote is taken over",
         Model,
-        &["fs::shuttle_file_locks::a_lock_is_had_beside_writers_and_shows_what_others_wrote"],
+        &["fs::shuttle::file_locks::a_lock_is_had_beside_writers_and_shows_what_others_wrote"],
     ),
     // vfs
     bug(
@@ -395,7 +395,7 @@ pub(crate) const BUGS: &[Bug] = &[
         "cut_taken_for_a_write_of_others",
         "a look that a truncate of ours overtook counts",
         Model,
-        &["fs::shuttle_dirfs::a_file_that_is_cut_is_not_taken_for_one_that_others_wrote"],
+        &["fs::shuttle::dirfs::a_file_that_is_cut_is_not_taken_for_one_that_others_wrote"],
     ),
     bug(
         "fs",

@@ -15,6 +15,7 @@ mod exact_views;
 mod exit;
 mod file_locks;
 mod files;
+mod locks_beside_writers;
 mod mapping;
 mod names;
 mod outside;

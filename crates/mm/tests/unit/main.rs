@@ -23,6 +23,7 @@ mod read_batch;
 mod read_in_place;
 mod readahead;
 mod relied;
+mod scattered_stores;
 mod space;
 mod uncached;
 mod views;

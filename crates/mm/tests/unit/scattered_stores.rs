@@ -1,9 +1,6 @@
 //! Small stores here and there in large folios, as a database makes them: what is written back for them, and how.
-#![cfg(not(any(loom, shuttle)))]
 
-mod common;
-
-use common::{Random, Store, assert_empty, pattern, read, write};
+use crate::common::{Random, Store, assert_empty, pattern, read, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Extent, IoSegment, Mm, MmConfig,
     PAGE_SIZE, PinMode, ReadaheadState,

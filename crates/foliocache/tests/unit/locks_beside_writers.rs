@@ -1,8 +1,6 @@
 //! Locks are had while other threads of this process write to the file without a pause.
 
-mod common;
-
-use common::Disk;
+use crate::common::Disk;
 use foliocache::{File, LockKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

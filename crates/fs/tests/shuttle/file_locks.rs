@@ -2,11 +2,8 @@
 //! once, and show what others wrote to the source before.
 //!
 //! The directory lies on a tmpfs, so no call to it takes long.
-#![cfg(shuttle)]
 
-mod common;
-
-use common::{on_tmpfs, root_namei};
+use crate::common::{on_tmpfs, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::model::{Execution, run_seeds, with_virtual_time};

@@ -3,11 +3,8 @@
 //! version, whole.
 //!
 //! The directory lies on a tmpfs, so no call to it takes long.
-#![cfg(shuttle)]
 
-mod common;
-
-use common::{on_tmpfs, root_namei};
+use crate::common::{on_tmpfs, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions, WritebackAtClose};
 use foliocache_mm::{Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::model::{Execution, run_seeds, with_virtual_time};
