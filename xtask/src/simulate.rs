@@ -8,13 +8,11 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
-
-use crate::runner::cargo;
+use crate::programs;
 use crate::tiers::Workspace;
 
 /// The test file that holds the simulation.
@@ -76,39 +74,6 @@ fn parts(from: u64, seeds: u64, jobs: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Builds the simulation with the shuttle models of the model tier, and says where it is; `None` if it does not compile.
-fn build(root: &Path, workspace: &Workspace) -> Result<Option<String>, String> {
-    let (arguments, environment) = workspace.models("shuttle");
-    let mut command = Command::new(cargo());
-    command.args(arguments.split(' ')).envs(environment);
-    command.args(["--test", TEST, "--no-run", "--message-format=json"]);
-    command.current_dir(root).stdin(Stdio::null());
-    command.env_remove("CARGO_ENCODED_RUSTFLAGS");
-    command.stderr(Stdio::inherit());
-    let output = command.output().map_err(|e| format!("cargo: {e}"))?;
-    let messages = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        let parsed = messages
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        for message in parsed {
-            eprint!("{}", message["message"]["rendered"].as_str().unwrap_or(""));
-        }
-        return Ok(None);
-    }
-    let program = executable(&messages).ok_or("cargo built no simulation")?;
-    Ok(Some(program))
-}
-
-/// The program of the test in the messages of cargo.
-fn executable(messages: &str) -> Option<String> {
-    messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == TEST)
-        .find_map(|message| message["executable"].as_str().map(str::to_owned))
-}
-
 /// `cargo xtask simulate`: whether all seeds passed.
 pub(crate) fn run(
     arguments: &[String],
@@ -116,24 +81,25 @@ pub(crate) fn run(
     workspace: &Workspace,
 ) -> Result<bool, String> {
     let options = parse(arguments)?;
-    let Some(program) = build(root, workspace)? else {
-        return Ok(false);
-    };
+    // With the shuttle models of the model tier.
+    let chosen = ["--test", TEST].map(str::to_owned);
+    let mut built = programs::build(root, workspace.models("shuttle"), &chosen)?;
+    let program = built.pop().ok_or("cargo built no simulation")?;
     let from = options.from.unwrap_or_else(fresh);
     let (driver, seeds) = (&options.driver, options.seeds);
     println!("seeds {from}..{} of {driver}", from + seeds);
     let begun = Instant::now();
     let mut children = Vec::new();
     for (first, count) in parts(from, seeds, options.jobs) {
-        let mut command = Command::new(&program);
+        let mut command = program.command();
         command.args(["--ignored", "--exact", "--nocapture", "simulate"]);
         command.env("FOLIOCACHE_DRIVER", driver);
         command.env("FOLIOCACHE_SEED", first.to_string());
         command.env("FOLIOCACHE_SEEDS", count.to_string());
         // What it cannot show is said in the documents.
         command.env("SHUTTLE_SILENCE_WARNINGS", "1");
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| format!("{program}: {e}"))?;
+        command.stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("{TEST}: {e}"))?;
         let output = child.stdout.take().ok_or("a simulation has no output")?;
         let says = thread::spawn(move || is_done(output, count, |line| println!("{line}")));
         children.push(Part { child, says });
@@ -220,15 +186,6 @@ mod tests {
         for bad in ["--driver fs", "--seeds", "--seeds x", "--sed 3"] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn the_program_is_found_in_the_messages_of_cargo() {
-        let messages = r#"{"target":{"name":"foliocache_sim"},"executable":null}
-{"target":{"name":"shuttle_simulation"},"executable":"/nowhere/simulation"}
-{"success":true}"#;
-        assert_eq!(executable(messages).as_deref(), Some("/nowhere/simulation"));
-        assert_eq!(executable(""), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! | `loom`, `loom_*` | model tier, built with `--cfg loom` (begins with `#![cfg(loom)]`) |
 //! | `shuttle`, `shuttle_*` | model tier, built with `--cfg shuttle` |
 //! | `shuttle_simulation` | also fresh seeds of it, by `cargo xtask simulate` |
-//! | `system`, `system_*` | system tier, with the build of the unit tier; each test is `#[ignore = "system tier"]` |
+//! | `system`, `system_*` | system tier, by `cargo xtask system`, with the build of the unit tier; each test is `#[ignore = "system tier"]` |
 //! | `stress`, `stress_*` | unit tier in small; system tier, with the same build, `FOLIOCACHE_STRESS=30` |
 //! | `programs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]`. Of `integrations/`, all tests run there |
 //! | `asan_*`, `miri_*` | sanitize tier alone: canaries, only when it is named (begin with `#![cfg(asan)]`, `#![cfg(miri)]`) |
@@ -26,6 +26,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::on::OTHER;
+use crate::programs::Call;
 use crate::sanitize;
 use crate::setup::Need;
 use crate::tidy::{array, string};
@@ -51,8 +52,8 @@ const ON: &[&str] = &[
     "trees::",
 ];
 
-/// What builds the tests of the unit and system tiers: arguments of cargo.
-pub(crate) const UNITS: &str = "test --workspace --locked";
+/// What builds and runs the tests of the unit and system tiers: arguments of cargo.
+const UNITS: &str = "test --workspace --locked";
 
 /// The test that `cargo xtask simulate` runs.
 const SIMULATION: &str = "shuttle_simulation";
@@ -320,8 +321,8 @@ impl Workspace {
         }
     }
 
-    /// What builds the models of a checker: arguments of cargo, and its environment. All who use them build alike, so they are built once.
-    pub(crate) fn models(&self, checker: &str) -> (String, Vec<(String, String)>) {
+    /// What builds the models of a checker. All who use them build alike, so they are built once.
+    pub(crate) fn models(&self, checker: &str) -> Call {
         let packages = select(&self.with_tests(checker));
         let environment = [
             ("RUSTFLAGS", format!("--cfg {checker}")),
@@ -401,12 +402,9 @@ impl Workspace {
         if self.with_tests("system").is_empty() {
             steps.push(no_tests(tier, "tests", "system*"));
         } else {
-            // One at a time: they measure memory and time, and share two cores.
-            let arguments = format!("{UNITS} --test system* -- --include-ignored --test-threads=1");
-            let step = Step::cargo(tier, "tests", &arguments, 40).needs(MOUNT);
-            let step = step
-                .with_bugs()
-                .env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
+            let mut step = Step::cargo(tier, "tests", "xtask system", 40).needs(MOUNT);
+            step.must_test = true;
+            let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
         if !self.with_tests("unit").is_empty() {
@@ -498,7 +496,7 @@ fn is_of_kind(program: &str, kind: &str) -> bool {
 }
 
 /// `cargo`'s options for `packages`.
-pub(crate) fn select(packages: &[&str]) -> String {
+fn select(packages: &[&str]) -> String {
     packages
         .iter()
         .map(|name| format!("-p {name}"))
@@ -506,9 +504,14 @@ pub(crate) fn select(packages: &[&str]) -> String {
         .join(" ")
 }
 
+/// What builds the tests of the unit and system tiers.
+pub(crate) fn units() -> Call {
+    (UNITS.to_owned(), vec![with_bugs()])
+}
+
 /// The variable that has cargo call this program to compile packages of ours, and this program: see
 /// [`compile`](crate::planted::compile).
-pub(crate) fn with_bugs() -> (String, String) {
+fn with_bugs() -> (String, String) {
     ("RUSTC_WORKSPACE_WRAPPER".to_owned(), this_program())
 }
 
@@ -598,8 +601,8 @@ mod tests {
         assert!(steps[0].contains(" cargo install fsx "));
         assert!(steps[1].contains(" cargo install pjdfstest "));
         assert!(steps[2].contains(
-            " FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
-             FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo test"
+            "FOLIOCACHE_FSX=/nowhere/target/tools/bin/fsx \
+             FOLIOCACHE_PJDFSTEST=/nowhere/target/tools/bin/pjdfstest cargo xtask system"
         ));
         assert!(steps[3].contains(" FOLIOCACHE_STRESS=30 "));
     }

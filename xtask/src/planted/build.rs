@@ -2,17 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-use serde_json::Value;
-
-use crate::runner::cargo;
-use crate::tidy::{array, string};
-use crate::tiers::{UNITS, Workspace, with_bugs};
-
-/// What [`list`](super::list) calls the program of the unit tests beside the code.
-const LIB: &str = "lib";
+use crate::programs::{self, LIB, Program};
+use crate::tiers::{Workspace, units};
 
 /// Whether a first argument is the compiler: cargo has called this program as its wrapper.
 pub(crate) fn is_compiler(argument: &str) -> bool {
@@ -76,29 +70,24 @@ impl<'a> Test<'a> {
     }
 }
 
-/// A test program that was built.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Program {
-    pub(super) executable: PathBuf,
-    /// Of its package.
-    pub(super) folder: PathBuf,
-    pub(super) env: &'static [(&'static str, &'static str)],
-}
-
 /// A room, and a program of it.
 type Place = (String, String);
 
-/// All of them.
-pub(super) struct Programs(BTreeMap<Place, Program>);
+/// Variables.
+type Environment = &'static [(&'static str, &'static str)];
+
+/// All of them, with what each finds in its environment.
+pub(super) struct Programs(BTreeMap<Place, (Program, Environment)>);
 
 impl Programs {
-    /// The program of a test, and the test's name in it.
-    pub(super) fn of<'a>(&self, test: &'a str) -> Result<(&Program, &'a str), String> {
+    /// The program of a test and its environment, and the test's name in it.
+    pub(super) fn of<'a>(&self, test: &'a str) -> Result<(&Program, Environment, &'a str), String> {
         let parts = Test::of(test).ok_or(format!("`{test}` is not room::program::test"))?;
         let key = (parts.room.to_owned(), parts.program.to_owned());
         let program = self.0.get(&key);
-        let program = program.ok_or(format!("{test}: cargo built no such program"))?;
-        Ok((program, parts.name))
+        let (program, environment) =
+            program.ok_or(format!("{test}: cargo built no such program"))?;
+        Ok((program, *environment, parts.name))
     }
 }
 
@@ -114,8 +103,19 @@ pub(super) fn programs(
         wanted.entry(build).or_default().insert(test.program);
     }
     let mut built = BTreeMap::new();
-    for (build, programs) in wanted {
-        built.extend(make(root, workspace, build, &selection(&programs))?);
+    for (kind, names) in wanted {
+        let call = match kind.checker() {
+            Some(checker) => workspace.models(checker),
+            None => units(),
+        };
+        let environment: Environment = match kind {
+            Build::Loom => &[("LOOM_MAX_PREEMPTIONS", "2")],
+            Build::Plain | Build::Shuttle => &[],
+        };
+        for program in programs::build(root, call, &selection(&names))? {
+            let place = (program.room.clone(), program.name.clone());
+            built.insert(place, (program, environment));
+        }
     }
     Ok(Programs(built))
 }
@@ -131,71 +131,6 @@ fn selection(programs: &BTreeSet<&str>) -> Vec<String> {
         }
     }
     arguments
-}
-
-fn make(
-    root: &Path,
-    workspace: &Workspace,
-    build: Build,
-    arguments: &[String],
-) -> Result<Vec<(Place, Program)>, String> {
-    let (all, environment) = match build.checker() {
-        Some(checker) => workspace.models(checker),
-        None => (UNITS.to_owned(), vec![with_bugs()]),
-    };
-    let mut command = Command::new(cargo());
-    command
-        .args(all.split(' '))
-        .args(["--no-run", "--message-format=json"])
-        .args(arguments)
-        .current_dir(root)
-        .envs(environment)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit());
-    let output = command
-        .output()
-        .map_err(|error| format!("cargo: {error}"))?;
-    let messages = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        let rendered = messages.lines().filter_map(|line| {
-            let message: Value = serde_json::from_str(line).ok()?;
-            Some(message["message"]["rendered"].as_str()?.to_owned())
-        });
-        let rendered: String = rendered.collect();
-        return Err(format!("cargo test {}\n{rendered}", arguments.join(" ")));
-    }
-    let env: &[_] = match build {
-        Build::Loom => &[("LOOM_MAX_PREEMPTIONS", "2")],
-        Build::Plain | Build::Shuttle => &[],
-    };
-    Ok(messages
-        .lines()
-        .filter_map(|line| program(line, env))
-        .collect())
-}
-
-/// The program that a message of cargo's tells of.
-fn program(
-    message: &str,
-    env: &'static [(&'static str, &'static str)],
-) -> Option<(Place, Program)> {
-    let message: Value = serde_json::from_str(message).ok()?;
-    let executable = message["executable"].as_str()?.into();
-    let folder = Path::new(string(&message, "manifest_path")).parent()?;
-    let room = folder.file_name()?.to_str()?.to_owned();
-    let target = &message["target"];
-    let kinds = array(target, "kind");
-    let program = match kinds.iter().any(|kind| kind == "test") {
-        true => string(target, "name").to_owned(),
-        false => LIB.to_owned(),
-    };
-    let folder = folder.to_owned();
-    let built = Program {
-        executable,
-        folder,
-        env,
-    };
-    Some(((room, program), built))
 }
 
 #[cfg(test)]
@@ -218,16 +153,5 @@ mod tests {
             selection(&programs).join(" "),
             "--test fork --lib --test unit"
         );
-    }
-
-    #[test]
-    fn cargo_says_where_programs_are() {
-        let message = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/mm/Cargo.toml",
-            "target":{"kind":["test"],"name":"pins"},"executable":"/t/pins-1"}"#;
-        let ((room, name), program) = program(message, &[]).unwrap();
-        assert_eq!((room.as_str(), name.as_str()), ("mm", "pins"));
-        assert_eq!(program.folder, Path::new("/w/crates/mm"));
-        let library = r#"{"manifest_path":"/w/crates/mm/Cargo.toml","executable":null}"#;
-        assert_eq!(super::program(library, &[]), None);
     }
 }

@@ -23,12 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::programs::side_by_side;
 use crate::runner::within;
 use crate::tiers::{Tier, Workspace};
 use build::Programs;
@@ -108,7 +107,7 @@ pub(crate) fn run(
         "bug", "crate", "tier", "seconds"
     );
     let lost = AtomicUsize::new(0);
-    side_by_side(&bugs, |worker, bug| {
+    side_by_side(&bugs, MOST_WORKERS, |worker, bug| {
         let at = Instant::now();
         let found = runner.find(worker, bug, &usual)?;
         let seconds = at.elapsed().as_secs_f64();
@@ -170,36 +169,6 @@ fn patiently(
     }
 }
 
-/// Runs `each` on all items, some at a time: what hangs does not hold up the others. The first number is the worker's.
-///
-/// # Errors
-/// The first of `each`. What had begun by then is run to its end.
-fn side_by_side<T: Sync>(
-    items: &[T],
-    each: impl Fn(usize, &T) -> Result<(), String> + Sync,
-) -> Result<(), String> {
-    let workers = thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(MOST_WORKERS);
-    let (next, failed) = (AtomicUsize::new(0), OnceLock::new());
-    thread::scope(|scope| {
-        for worker in 0..workers {
-            let (next, failed, each) = (&next, &failed, &each);
-            scope.spawn(move || {
-                // Relaxed: each number is one worker's.
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed))
-                    && failed.get().is_none()
-                {
-                    if let Err(why) = each(worker, item) {
-                        let _ = failed.set(why);
-                    }
-                }
-            });
-        }
-    });
-    failed.into_inner().map_or(Ok(()), Err)
-}
-
 struct Runner {
     programs: Programs,
     /// Where each worker has the output of its last run.
@@ -212,7 +181,7 @@ impl Runner {
         let different: BTreeSet<&str> = tests.iter().copied().collect();
         let different: Vec<&str> = different.into_iter().collect();
         let (usual, begun) = (Mutex::new(BTreeMap::new()), Instant::now());
-        side_by_side(&different, |worker, test| {
+        side_by_side(&different, MOST_WORKERS, |worker, test| {
             let mut begun = Instant::now();
             if self.test(worker, test, None, LONGEST)? != Ended::Passed {
                 begun = Instant::now();
@@ -262,17 +231,14 @@ impl Runner {
         limit: Duration,
     ) -> Result<Ended, String> {
         let failed = |error: std::io::Error| format!("{test}: {error}");
-        let (program, name) = self.programs.of(test)?;
+        let (program, environment, name) = self.programs.of(test)?;
         let path = self.log(worker);
         let log = File::create(&path).map_err(failed)?;
-        let mut command = Command::new(&program.executable);
+        let mut command = program.command();
         command
             .args(["--exact", name, "--include-ignored", "--test-threads=1"])
-            .current_dir(&program.folder)
-            .env("CARGO_MANIFEST_DIR", &program.folder)
             .env("RUST_BACKTRACE", "0")
-            .envs(program.env.iter().copied())
-            .stdin(Stdio::null())
+            .envs(environment.iter().copied())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log);
         match bug {
