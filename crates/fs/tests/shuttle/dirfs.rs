@@ -24,9 +24,6 @@ const LEN: usize = 2 * PAGE_SIZE + 100;
 /// Versions of a file that a thread makes.
 const ROUNDS: u8 = 3;
 
-/// The directories of a process are in a static, which executions of two models would share.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 /// What the models have in common: a directory, behind a small cache.
 struct Small {
     mm: Arc<Mm>,
@@ -146,7 +143,7 @@ fn assert_whole(file: &OpenFile) {
 
 /// Runs `model` with so many seeds, most of which have to lead to different schedules.
 fn run(seeds: u64, model: fn(u64)) {
-    let _alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
+    let _alone = crate::alone();
     let schedules = std::sync::Arc::new(std::sync::Mutex::new(BTreeSet::new()));
     let seen = std::sync::Arc::clone(&schedules);
     let ended = move |execution: Execution| {

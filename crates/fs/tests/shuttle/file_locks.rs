@@ -22,9 +22,6 @@ const OF_OTHERS: usize = WRITERS;
 /// What each thread does.
 const ROUNDS: u8 = 4;
 
-/// The directories of a process are in a static, which executions of two models would share.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 fn open(names: &SuperBlock) -> OpenFile {
     let how = OpenHow {
         flags: OpenFlags::READ_WRITE,
@@ -114,7 +111,7 @@ fn model(seed: u64) {
 #[test]
 fn a_lock_is_had_beside_writers_and_shows_what_others_wrote() {
     const SEEDS: u64 = 600;
-    let _alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
+    let _alone = crate::alone();
     let schedules = std::sync::Arc::new(std::sync::Mutex::new(BTreeSet::new()));
     let seen = std::sync::Arc::clone(&schedules);
     let ended = move |execution: Execution| {
