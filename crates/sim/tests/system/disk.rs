@@ -332,7 +332,10 @@ fn mounts_and_devices_of_a_killed_test_are_removed_by_the_next_run() {
         });
         return;
     }
+    // Elsewhere, as other tests that run now remove what is left behind, too.
+    let place = tempfile::tempdir().expect("a directory");
     let mut victim = Command::new(std::env::current_exe().expect("this program"))
+        .env("TMPDIR", place.path())
         .args(["--exact", "--ignored", "--nocapture"])
         .arg("disk::mounts_and_devices_of_a_killed_test_are_removed_by_the_next_run")
         .env(VICTIM, "1")
@@ -360,13 +363,14 @@ fn mounts_and_devices_of_a_killed_test_are_removed_by_the_next_run() {
     assert!(table().contains(&named(victim.id())), "it left its mounts");
     // The next run. In this process a disk may have been made before.
     let next = Command::new(std::env::current_exe().expect("this program"))
+        .env("TMPDIR", place.path())
         .args(["--exact", "--ignored"])
         .arg("disk::a_write_to_the_device_is_logged_when_it_returns_and_a_flush_when_it_is_asked")
         .output()
         .expect("a child");
     assert!(next.status.success(), "{next:?}");
     assert!(!table().contains(&named(victim.id())), "{}", table());
-    let folders = fs::read_dir(std::env::temp_dir().join("foliocache-disks")).expect("folders");
+    let folders = fs::read_dir(place.path().join("foliocache-disks")).expect("folders");
     let prefix = format!("{}-", victim.id());
     for folder in folders {
         let name = folder.expect("a folder").file_name();
