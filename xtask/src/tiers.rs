@@ -37,7 +37,7 @@ const FSX: &str = "0.3.2";
 /// The version of pjdfstest that the system tests run, as FOLIOCACHE_PJDFSTEST.
 const PJDFSTEST: &str = "0.2.2";
 
-/// Tests of the program `unit` of `foliocache-fs` and `foliocache` that are run on other file systems, and as another user, too.
+/// Tests of the programs `unit` that are run on other file systems, and as another user, too: what their paths have.
 const ON: &[&str] = &[
     "watch::",
     "not_watched::",
@@ -408,10 +408,7 @@ impl Workspace {
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
         if !self.with_tests("unit").is_empty() {
-            let arguments = format!(
-                "test --locked -p foliocache-fs -p foliocache --test unit -- {}",
-                ON.join(" ")
-            );
+            let arguments = format!("{UNITS} --test unit -- {} --skip bench_", ON.join(" "));
             for (kind, user) in [("xfs", None), ("xfs", Some(OTHER)), ("ext4", Some(OTHER))] {
                 let name = format!(
                     "tests on {kind} as {}",
