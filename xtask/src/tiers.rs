@@ -276,7 +276,7 @@ impl Workspace {
     }
 
     /// Packages with a test program of this kind.
-    pub(crate) fn with_tests(&self, kind: &str) -> Vec<&str> {
+    fn with_tests(&self, kind: &str) -> Vec<&str> {
         self.packages
             .iter()
             .filter(|(_, tests)| tests.iter().any(|test| is_of_kind(test, kind)))
