@@ -10,7 +10,8 @@
 //!
 //! The socket lies in `/run/foliocache` for root and in `$XDG_RUNTIME_DIR/foliocache` for other users, a directory that
 //! only its user can enter. Its name is the mount's device number, which no two mounts have at a time. It is bound under a
-//! name of its own and renamed when it listens: so a socket that refuses a connection is what a killed process left.
+//! name of its own and renamed when it listens: so a socket that refuses a connection is what a killed process left. It stays
+//! as long as the dead mount, and is removed by the next mount that starts.
 //!
 //! Neither side touches the mount, whose source may hang.
 //!
@@ -190,6 +191,11 @@ fn socket_name(mounted: &MountInfo) -> String {
     format!("mount-{major}-{minor}.sock")
 }
 
+/// Whether a name is one of [`socket_name`]'s.
+fn is_socket_name(name: &str) -> bool {
+    name.starts_with("mount-") && name.ends_with(".sock")
+}
+
 /// Where this user's sockets are.
 fn runtime_directory() -> Option<PathBuf> {
     if effective_user() == 0 {
@@ -285,11 +291,19 @@ fn make_private(directory: &Path) -> io::Result<()> {
     ))
 }
 
-/// Removes what killed processes left: sockets where nobody listens.
+/// Removes what killed processes left: sockets where nobody listens, of mounts that are gone.
+///
+/// While the mount is there, its socket tells `status` that the process has ended.
 fn remove_stale(directory: &Path) {
+    let Ok(mounted) = mounts::mounts() else {
+        return;
+    };
+    let mounted: Vec<_> = mounted.iter().map(socket_name).collect();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let is_ours = |name: &str| name.starts_with("mount-") && name.ends_with(".sock");
-        if !entry.file_name().to_str().is_some_and(is_ours) {
+        let name = entry.file_name();
+        let is_stale =
+            |name: &str| is_socket_name(name) && !mounted.iter().any(|other| other == name);
+        if !name.to_str().is_some_and(is_stale) {
             continue;
         }
         if let Err(error) = UnixStream::connect(entry.path())

@@ -3,12 +3,13 @@
 //! Needs FUSE and root.
 
 use crate::common::{Folder, Mounted, foliocache, full_source, output, pattern, run, wait_for};
+use foliocache_sys::dir::mount::mount_at;
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -120,49 +121,43 @@ fn status_of_what_is_no_mount_says_so() {
     assert!(line.contains("no mount of foliocache"), "{line}");
 }
 
-fn sockets() -> Vec<String> {
-    let all = fs::read_dir("/run/foliocache")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let sockets = all.filter(|entry| entry.file_type().unwrap().is_socket());
-    let mut names: Vec<_> = sockets
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
+/// The socket of what is mounted at `place`.
+fn socket_of(place: &Path) -> PathBuf {
+    let mounted = mount_at(place).unwrap().unwrap();
+    let (major, minor) = mounted.device;
+    Path::new("/run/foliocache").join(format!("mount-{major}-{minor}.sock"))
 }
 
 #[test]
 #[ignore = "system tier"]
-fn the_socket_of_a_killed_mount_is_replaced() {
-    let folder = Folder::new("stale");
-    let before = sockets();
+fn the_socket_of_a_killed_mount_stays_until_the_place_is_mounted_again() {
+    let (folder, beside) = (Folder::new("stale"), Folder::new("stale-beside"));
     let mounted = folder.mount(&[]);
+    let socket = socket_of(&folder.mount_point());
     let about = fs::metadata("/run/foliocache").unwrap();
     assert_eq!(about.permissions().mode() & 0o777, 0o700);
-    let of_it: Vec<_> = sockets()
-        .into_iter()
-        .filter(|name| !before.contains(name))
-        .collect();
-    let [socket] = &of_it[..] else {
-        panic!("{of_it:?}")
-    };
-    let about = fs::metadata(Path::new("/run/foliocache").join(socket)).unwrap();
+    let about = fs::metadata(&socket).unwrap();
     assert_eq!(about.permissions().mode() & 0o777, 0o600);
     mounted.signal("KILL");
     mounted.wait();
-    assert!(
-        sockets().contains(socket),
-        "a killed process removes nothing"
-    );
-    let (exit, line) = refused(foliocache().arg("status").arg(folder.mount_point()));
+    let ask = || refused(foliocache().arg("status").arg(folder.mount_point()));
+    let (exit, line) = ask();
     assert_eq!(exit, Some(1));
     assert!(line.contains("has ended: unmount it"), "{line}");
+    // A mount that starts removes the sockets of mounts that are gone, and no other.
+    let another = beside.mount(&[]);
+    let (_, line) = ask();
+    assert!(line.contains("has ended: unmount it"), "{line}");
+    another.end_well();
+
     let mounted = folder.mount(&[]);
     assert_eq!(status(&folder.mount_point())["pid"], mounted.pid());
+    let socket = socket_of(&folder.mount_point());
+    let inode = fs::metadata(&socket).unwrap().ino();
     mounted.end_well();
-    assert!(!sockets().contains(socket), "{:?}", sockets());
+    // Another mount may have the number by now.
+    let about = fs::metadata(&socket);
+    assert!(about.map_or(true, |about| about.ino() != inode));
 }
 
 #[test]
@@ -202,7 +197,6 @@ fn the_bound_is_changed_while_the_mount_goes_on() {
     mounted.end_well();
 }
 
-/// The source is another mount whose server is stopped.
 /// A mount that is stopped. It goes on when this is dropped, also by a test that fails: what waits for it would never end.
 struct Stopped<'a>(&'a Mounted);
 
