@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use foliocache_sys::usercopy;
+use smallvec::SmallVec;
 
 use crate::frames::BLOCK_SIZE;
 use crate::ops::IoSegment;
@@ -23,7 +24,7 @@ pub(crate) fn segment<'a>(frame: *mut u8, len: usize) -> IoSegment<'a> {
 }
 
 /// Appends `next` to a list, joined to its last segment where the two adjoin.
-pub(crate) fn push_merged<'a>(list: &mut Vec<IoSegment<'a>>, next: IoSegment<'a>) {
+pub(crate) fn push_merged<'a>(list: &mut SmallVec<[IoSegment<'a>; 1]>, next: IoSegment<'a>) {
     match list
         .last_mut()
         .and_then(|last| Some((last.joined(&next)?, last)))

@@ -77,8 +77,8 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// The memory of the segments stays the read's until `done` is called. A store that drops `done`
     /// uncalled must not touch the memory any more. One that cannot read in the background reads
     /// here, as the default does.
-    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
-        done(self.read_folios(pos, &segments));
+    fn start_read(&self, pos: u64, segments: &[IoSegment<'static>], done: ReadDone) {
+        done(self.read_folios(pos, segments));
     }
 
     /// Has all reads begin that were started, those of other files of the file system, too. Does not block.

@@ -54,8 +54,11 @@ impl AddressSpaceOperations for Parked {
         Ok(at - start)
     }
 
-    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
-        self.parked.lock().unwrap().push((pos, segments, done));
+    fn start_read(&self, pos: u64, segments: &[IoSegment<'static>], done: ReadDone) {
+        self.parked
+            .lock()
+            .unwrap()
+            .push((pos, segments.to_vec(), done));
     }
 
     fn read_mode(&self) -> ReadMode {
@@ -115,9 +118,9 @@ impl AddressSpaceOperations for Background {
         self.store.read_folios(pos, segments)
     }
 
-    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
+    fn start_read(&self, pos: u64, segments: &[IoSegment<'static>], done: ReadDone) {
         let thread = &self.threads[(pos >> 14) as usize % self.threads.len()];
-        if let Err(refused) = thread.send((pos, segments, done)) {
+        if let Err(refused) = thread.send((pos, segments.to_vec(), done)) {
             (refused.0.2)(Err(Errno::EIO));
         }
     }

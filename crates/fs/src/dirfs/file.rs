@@ -388,7 +388,7 @@ impl AddressSpaceOperations for NodeOps {
         read.map_or_else(|| transfer::read(&self.shared, &fds, pos, segments), Ok)
     }
 
-    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
+    fn start_read(&self, pos: u64, segments: &[IoSegment<'static>], done: ReadDone) {
         match self.descriptors(false) {
             Ok(fds) => transfer::start_read(&self.shared, fds, pos, segments, done),
             Err(error) => done(Err(error)),

@@ -42,6 +42,7 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sys::fd::{self, BorrowedFd, Extent, IoSegment};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd::AsFd};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// How bytes go between memory and the source.
@@ -168,18 +169,18 @@ pub(super) fn start_read(
     shared: &Arc<Shared>,
     fds: Arc<Descriptors>,
     pos: u64,
-    segments: Vec<IoSegment<'static>>,
+    segments: &[IoSegment<'static>],
     done: ReadDone,
 ) {
     let engine = shared.engine.as_ref();
-    let direct = direct_for(shared, &fds, pos, total(&segments));
+    let direct = direct_for(shared, &fds, pos, total(segments));
     let (Some(engine), Some(direct)) = (engine.filter(|engine| !engine.is_synchronous()), direct)
     else {
-        return done(read(shared, &fds, pos, &segments));
+        return done(read(shared, &fds, pos, segments));
     };
     let fd = direct.fd.clone();
     // What the fallback reads into, if it comes to that.
-    let memory = segments.clone();
+    let memory: SmallVec<[_; 1]> = segments.into();
     let ended = {
         let (shared, fds) = (shared.clone(), fds.clone());
         Box::new(move |result| {
@@ -189,7 +190,7 @@ pub(super) fn start_read(
             done(result);
         })
     };
-    engine.submit(fd, pos, &segments, ended);
+    engine.submit(fd, pos, segments, ended);
 }
 
 /// What becomes of a read in the background that ended with `result`.

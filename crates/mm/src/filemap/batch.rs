@@ -7,7 +7,7 @@
 //!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ all copies ▶ all versions
 //!   then those that were no plain hit:
 //!     copy what is there
-//!     start reading what is not, all with one wake-up of whoever reads
+//!     start reading what is not, eight with one wake-up of whoever reads
 //!   enough is on its way: the first that is not done waits, then the next are looked at
 //!   all have been looked at: the last waits first
 //! ```
@@ -48,6 +48,9 @@ const LONGEST: usize = 4 * PAGE_SIZE;
 
 /// Bytes of a request that are asked for ahead; the processor sees by itself how a long one goes on.
 const PREFETCHED: usize = 256;
+
+/// Requests that begin together, at most: the device works on them while the next are prepared.
+const PLUGGED: usize = 8;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -337,12 +340,16 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
                 request.look(missing >> at & 1 == 1);
             }
         }
-        let mut plug = Plug::default();
+        let (mut plug, mut held) = (Plug::default(), 0);
         for request in group {
             let request = request.as_mut();
             if !request.is_done() {
                 request.start(&mut plug);
                 self.started += request.started;
+                held += 1;
+                if held == PLUGGED {
+                    (plug, held) = (Plug::default(), 0);
+                }
             }
         }
     }

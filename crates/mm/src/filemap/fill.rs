@@ -23,6 +23,7 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
+use smallvec::SmallVec;
 use std::ops::Range;
 
 use super::REFUSALS;
@@ -331,7 +332,7 @@ impl AddressSpace {
             return 0;
         };
         let end = PageIndex(end.0.min(pages_for(self.size())).max(window.start.0));
-        let mut fills = Vec::new();
+        let mut fills = SmallVec::<[Fill; 1]>::new();
         let Range { start: mut at, end } = self.whole(window.start..end);
         while at < end {
             let until = self.whole(at..end.min(at.add(READ_PAGES))).end;
@@ -418,10 +419,10 @@ impl Drop for Plug {
 /// it is dropped leave the index.
 struct Fill {
     mapping: Arc<AddressSpace>,
-    folios: Vec<FolioId>,
+    folios: SmallVec<[FolioId; 4]>,
     end: PageIndex,
     pos: u64,
-    segments: Vec<IoSegment<'static>>,
+    segments: SmallVec<[IoSegment<'static>; 1]>,
     /// The file's size when the folios went into the index. What a truncate takes away later it
     /// zeroes itself, and one that fails leaves the size in between to nobody.
     size: u64,
@@ -445,10 +446,10 @@ impl Fill {
     ) -> Option<Self> {
         let mut fill = Self {
             mapping: Arc::clone(mapping),
-            folios: Vec::new(),
+            folios: SmallVec::new(),
             end: range.start,
             pos: range.start.pos(),
-            segments: Vec::with_capacity(4),
+            segments: SmallVec::new(),
             size: mapping.size(),
             asked,
             begun: coarse_monotonic_ms(),
@@ -482,7 +483,7 @@ impl Fill {
                 self.end(read, None);
             }
         };
-        mapping.ops.start_read(pos, segments, Box::new(done));
+        mapping.ops.start_read(pos, &segments, Box::new(done));
         pages
     }
 

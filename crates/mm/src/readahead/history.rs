@@ -67,22 +67,39 @@ impl History {
         budget: &ReadaheadBudget,
     ) -> Option<Shape> {
         let Request { first, last } = request;
-        let part = |miss: &Miss| miss.request.first < first && miss.request.last == last;
-        if self.0.iter().any(part) {
-            // The same request goes on behind pages that were there: it shows nothing new.
-            return None;
+        let (mut same, mut before, mut after) = (None, None, None);
+        for (at, miss) in self.0.iter().enumerate() {
+            let earlier = miss.request;
+            if earlier.last == last && earlier.first < first {
+                // The same request goes on behind pages that were there: it shows nothing new.
+                return None;
+            }
+            if earlier == request {
+                same = Some(at);
+            } else if earlier.last + 1 == first {
+                before = Some(at);
+            } else if earlier.first == last + 1 {
+                after = Some(at);
+            }
         }
+        let continued = match continues {
+            true => before,
+            false => before.or(after),
+        };
+        let run = continued.map(|at| self.0[at].run);
         // An earlier pass over the file says nothing about this one.
-        self.0.retain(|miss| miss.request != request);
-        let up = self.take_run(|miss| first > 0 && miss.request.last == first - 1);
-        let known = up.is_some();
-        if let Some(run) = up.or(continues.then_some(0)) {
-            let run = run.clamp(0, i8::MAX - 1) + 1;
-            self.push(request, run, budget);
-            let enough = run >= 2 || (known && request.pages() >= LARGE_REQUEST);
-            return enough.then_some(Shape::Forward);
+        let mut gone = [continued, same];
+        gone.sort_unstable();
+        for at in gone.into_iter().rev().flatten() {
+            self.0.remove(at);
         }
-        if let Some(run) = self.take_run(|miss| miss.request.first == last + 1) {
+        if before.is_some() || continues {
+            let run = run.unwrap_or(0).clamp(0, i8::MAX - 1) + 1;
+            self.push(request, run, budget);
+            let large = before.is_some() && request.pages() >= LARGE_REQUEST;
+            return (run >= 2 || large).then_some(Shape::Forward);
+        }
+        if let Some(run) = run {
             let run = run.clamp(i8::MIN + 1, 0) - 1;
             self.push(request, run, budget);
             return (run <= -2).then_some(Shape::Backward);
@@ -111,11 +128,6 @@ impl History {
 
     pub(super) fn uncharge(&self, budget: &ReadaheadBudget) {
         budget.uncharge(&self.0);
-    }
-
-    fn take_run(&mut self, continued: impl Fn(&Miss) -> bool) -> Option<i8> {
-        let at = self.0.iter().rposition(continued)?;
-        Some(self.0.remove(at).run)
     }
 
     /// The step, if this request and three earlier ones, in order, are the same step apart.

@@ -73,8 +73,11 @@ impl AddressSpaceOperations for Background {
         }
     }
 
-    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
-        self.held_back.lock().unwrap().push((pos, segments, done));
+    fn start_read(&self, pos: u64, segments: &[IoSegment<'static>], done: ReadDone) {
+        self.held_back
+            .lock()
+            .unwrap()
+            .push((pos, segments.to_vec(), done));
     }
 
     fn begin_reads(&self) {

@@ -77,10 +77,10 @@ impl AddressSpaceOperations for Tape {
         serve(self.size, &self.reads, &self.failing, pos, segments)
     }
 
-    fn start_read(&self, pos: u64, segments: Vec<IoSegment<'static>>, done: ReadDone) {
+    fn start_read(&self, pos: u64, segments: &[IoSegment<'static>], done: ReadDone) {
         let started = Started {
             pos,
-            segments,
+            segments: segments.to_vec(),
             done,
         };
         self.device.send(started).unwrap();

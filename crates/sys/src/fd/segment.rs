@@ -20,6 +20,8 @@
 
 use std::marker::PhantomData;
 
+use smallvec::SmallVec;
+
 use super::IOV_MAX;
 use crate::Errno;
 use crate::usercopy::{self, CopyFault};
@@ -204,7 +206,7 @@ pub(super) const LONGEST: usize = 1 << 30;
 
 /// The memory of one operation, as the kernel wants it: what is left to be moved of up to [`IOV_MAX`] runs.
 pub(crate) struct Batch {
-    iov: Vec<libc::iovec>,
+    iov: SmallVec<[libc::iovec; 1]>,
     /// Runs before it are done.
     first: usize,
     left: usize,
@@ -266,7 +268,8 @@ impl Iterator for Batches<'_, '_> {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
-        let mut iov: Vec<libc::iovec> = Vec::with_capacity(self.segments.len().min(IOV_MAX));
+        let mut iov: SmallVec<[libc::iovec; 1]> =
+            SmallVec::with_capacity(self.segments.len().min(IOV_MAX));
         let mut left = 0;
         while let [segment, rest @ ..] = self.segments
             && left < self.longest

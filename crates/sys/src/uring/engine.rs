@@ -49,6 +49,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use smallvec::SmallVec;
+
 use self::device::Device;
 use self::handoff::Handoff;
 use self::writes::Writes;
@@ -82,7 +84,7 @@ const FIRST_DEPTH: usize = 16;
 /// An I/O that goes through the ring.
 struct Active {
     fd: Arc<OwnedFd>,
-    pieces: Vec<Piece>,
+    pieces: SmallVec<[Piece; 1]>,
     /// Pieces that have not ended.
     left: usize,
     done: IoDone,

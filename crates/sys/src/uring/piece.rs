@@ -11,6 +11,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{opcode, squeue, types};
+use smallvec::SmallVec;
 
 use crate::Errno;
 use crate::fd::{self, Batch, Batches, IoSegment};
@@ -149,7 +150,7 @@ pub(super) fn split(
     mut pos: u64,
     segments: &[IoSegment<'_>],
     longest: usize,
-) -> Result<Vec<Piece>, Errno> {
+) -> Result<SmallVec<[Piece; 1]>, Errno> {
     let mut lens = segments.iter().map(|segment| segment.len() as u64);
     let end = lens.try_fold(pos, u64::checked_add);
     // Beyond this the kernel takes the position for a negative number, and -1 for "the current".
