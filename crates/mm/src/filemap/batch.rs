@@ -49,9 +49,6 @@ const LONGEST: usize = 4 * PAGE_SIZE;
 /// Bytes of a request that are asked for ahead; the processor sees by itself how a long one goes on.
 const PREFETCHED: usize = 256;
 
-/// Requests that begin together, at most: the device works on them while the next are prepared.
-const PLUGGED: usize = 8;
-
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -340,16 +337,12 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
                 request.look(missing >> at & 1 == 1);
             }
         }
-        let (mut plug, mut held) = (Plug::default(), 0);
+        let mut plug = Plug::default();
         for request in group {
             let request = request.as_mut();
             if !request.is_done() {
                 request.start(&mut plug);
                 self.started += request.started;
-                held += 1;
-                if held == PLUGGED {
-                    (plug, held) = (Plug::default(), 0);
-                }
             }
         }
     }

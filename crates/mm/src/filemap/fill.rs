@@ -43,6 +43,9 @@ use crate::types::{PageIndex, pages_for};
 /// Most pages in one read that is only started: whoever waits for its first page waits for all.
 const READ_PAGES: u64 = 256;
 
+/// Reads that begin together, at most: the device works on them while the next are prepared.
+const PLUGGED: usize = 8;
+
 /// Who reads less than one part in so many of the cache behind a stream is close behind it.
 const CLOSE_PART: u64 = 16;
 
@@ -176,14 +179,30 @@ impl AddressSpace {
             }
         };
         match fill.filter(|fill| page < fill.end) {
-            Some(fill) => fill
-                .wait(page, reader)
-                .map(|folio| folio.map(|id| self.adopt(id))),
+            Some(fill) => {
+                self.start_rest(window, fill.end, reader);
+                fill.wait(page, reader)
+                    .map(|folio| folio.map(|id| self.adopt(id)))
+            }
             // Descriptors ran out on the way to the page, or somebody else came first.
             None if window.start < page => {
                 self.try_fill(page, last, Window::whole(page, 1, 0), reader)
             }
             None => Ok(None),
+        }
+    }
+
+    /// Starts reading what of a window lies behind pages that were there, as readahead: a reader that came to it
+    /// later would wait once for each piece between such pages.
+    fn start_rest(self: &Arc<Self>, window: Window, from: PageIndex, reader: Reader<'_>) {
+        let pages = (window.start.0 + window.pages).saturating_sub(from.0);
+        if pages > 0 && self.ops.read_mode() == ReadMode::Background {
+            let rest = Window {
+                start: from,
+                pages,
+                order: window.order,
+            };
+            self.read_ahead([rest], reader.is_uncached());
         }
     }
 
@@ -391,25 +410,31 @@ impl AddressSpace {
     }
 }
 
-/// The file system whose store was handed reads that it may hold back: they begin when it goes. What is started
-/// together begins together.
+/// The file system whose store was handed reads that it may hold back. They begin together, [`PLUGGED`] at a time
+/// and the rest when it goes.
 ///
 /// Context: nothing waits while there is one, nor touches memory of a caller, whose faults may need the pages.
 #[derive(Default)]
-pub(super) struct Plug(Option<Arc<AddressSpace>>);
+pub(super) struct Plug {
+    of: Option<Arc<AddressSpace>>,
+    held: usize,
+}
 
 impl Plug {
+    /// To be called before a read of the file is handed to the store.
     fn add(&mut self, mapping: &Arc<AddressSpace>) {
         let same = |held: &Arc<AddressSpace>| Arc::ptr_eq(held.bdi(), mapping.bdi());
-        if !self.0.as_ref().is_some_and(same) {
-            drop(std::mem::replace(self, Self(Some(Arc::clone(mapping)))));
+        if self.held == PLUGGED || !self.of.as_ref().is_some_and(same) {
+            drop(std::mem::take(self));
+            self.of = Some(Arc::clone(mapping));
         }
+        self.held += 1;
     }
 }
 
 impl Drop for Plug {
     fn drop(&mut self) {
-        if let Some(mapping) = &self.0 {
+        if let Some(mapping) = &self.of {
             mapping.ops.begin_reads();
         }
     }

@@ -111,7 +111,7 @@ impl AddressSpace {
         }
         let end = now.start.add(now.pages);
         let fetched = self.missing_from(page, last, end);
-        if self.start_fill(now, page..last.add(1), uncached, plug) == 0 {
+        if self.start_fill(now, page..fetched, uncached, plug) == 0 {
             return None;
         }
         bump(&self.counters.misses, fetched.0 - page.0);

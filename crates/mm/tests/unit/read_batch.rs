@@ -241,7 +241,11 @@ fn all_misses_are_on_their_way_before_one_is_waited_for() {
         let mut parked = store.parked();
         assert_eq!(parked.remove(2), 5, "the page after one that is on its way");
         assert_eq!(parked, expected, "each page once");
-        assert_eq!(*store.begun.lock().unwrap(), [32, 32, 7], "together");
+        assert_eq!(
+            *store.begun.lock().unwrap(),
+            [8, 8, 8, 8, 8, 8, 8, 8, 7],
+            "together"
+        );
         assert!(!reader.is_finished());
         store.end_all();
         for (&(_, pos, len), read) in places.iter().zip(reader.join().unwrap()) {
@@ -270,7 +274,11 @@ fn all_misses_of_a_batch_of_views_are_on_their_way_before_one_is_waited_for() {
         while store.parked().len() < 70 {
             thread::yield_now();
         }
-        assert_eq!(*store.begun.lock().unwrap(), [32, 32, 6], "together");
+        assert_eq!(
+            *store.begun.lock().unwrap(),
+            [8, 8, 8, 8, 8, 8, 8, 8, 6],
+            "together"
+        );
         assert!(!reader.is_finished());
         store.end_all();
     });

@@ -1,6 +1,6 @@
 //! Readahead as a store sees it: how many reads, how large, and what of it is used.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use crate::common::{pattern, storage};
@@ -23,6 +23,8 @@ struct Tape {
     /// First page and pages of each read.
     reads: Arc<Mutex<Vec<(u64, u64)>>>,
     failing: Arc<AtomicBool>,
+    /// Reads that their caller waited for.
+    waited: AtomicUsize,
     device: mpsc::Sender<Started>,
 }
 
@@ -34,6 +36,7 @@ impl Tape {
             size: pages * PAGE_SIZE as u64,
             reads: Arc::clone(&reads),
             failing: Arc::clone(&failing),
+            waited: AtomicUsize::new(0),
             device,
         };
         let size = tape.size;
@@ -74,6 +77,7 @@ fn serve(
 
 impl AddressSpaceOperations for Tape {
     fn read_folios(&self, pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        self.waited.fetch_add(1, Ordering::Relaxed);
         serve(self.size, &self.reads, &self.failing, pos, segments)
     }
 
@@ -299,6 +303,29 @@ fn pages_read_ahead_are_counted_as_used_or_wasted_and_no_third_thing() {
         after.readahead_used_pages + after.readahead_wasted_pages
     );
     drop(tape);
+}
+
+#[test]
+fn a_read_over_pages_that_are_there_waits_once_for_those_between_them() {
+    for random in [false, true] {
+        let rig = Rig::new(64, 4_096);
+        let handle = ReadaheadState::new();
+        if random {
+            handle.advise(Access::Random);
+        }
+        for page in [8, 24, 40] {
+            rig.read(&handle, 1_024 + page, 1);
+        }
+        let before = rig.settled();
+        let waited = rig.tape.waited.load(Ordering::Relaxed);
+        rig.read(&handle, 1_024, 64);
+        assert_eq!(rig.tape.waited.load(Ordering::Relaxed) - waited, 1);
+        let stats = rig.settled();
+        assert_eq!(stats.hit_pages - before.hit_pages, 3, "{stats:?}");
+        let missed = stats.missed_pages - before.missed_pages;
+        let first_uses = stats.readahead_first_used_pages - before.readahead_first_used_pages;
+        assert_eq!((missed, first_uses), (8, 64 - 8 - 3), "{stats:?}");
+    }
 }
 
 #[test]
