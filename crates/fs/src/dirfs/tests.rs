@@ -77,7 +77,7 @@ fn read(node: &NodeOps, pos: usize, lens: &[usize]) -> Result<usize, Errno> {
     let segments: Vec<_> = lens.iter().map(|&len| memory(len)).collect();
     let (tell, told) = mpsc::channel();
     let done = Box::new(move |result| tell.send(result).expect("the test waits"));
-    node.start_read(pos as u64, segments.clone(), done);
+    node.start_read(pos as u64, &segments, done);
     node.begin_reads();
     let result = told.recv_timeout(LONG).expect("the read ends");
     if let Ok(n) = result {
@@ -269,7 +269,7 @@ fn reads_outlive_the_name_the_handles_and_the_file_system() {
         let segments = list.clone();
         let pos = (round % 2) << 20;
         let done = Box::new(move |result| tell.send((result, pos, segments)).expect("a test"));
-        node.start_read(pos as u64, list, done);
+        node.start_read(pos as u64, &list, done);
         node.begin_reads();
     }
     std::fs::remove_file(source.path().join("file")).expect("remove");
