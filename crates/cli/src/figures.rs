@@ -144,9 +144,12 @@ impl Asked {
     }
 }
 
+/// A number out of a snapshot.
+type Of = fn(&Snapshot) -> f64;
+
 /// All figures: kind, name, help and value.
 #[rustfmt::skip]
-const FIGURES: &[(Kind, &str, &str, fn(&Snapshot) -> f64)] = &[
+const FIGURES: &[(Kind, &str, &str, Of)] = &[
     (Gauge, "uptime_seconds", "Time since the mount.", |now| now.uptime),
     (Gauge, "memory_limit_bytes", "The bound on the cache's memory.", |now| now.cache.pressure.configured_bytes as f64),
     (Gauge, "memory_effective_limit_bytes", "The bound that is kept, less while memory is short outside.", |now| now.cache.pressure.effective_bytes as f64),
