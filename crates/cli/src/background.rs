@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::process::ExitCode;
 
-/// What the starter is told when the mount serves. Other values are exit codes.
+/// The byte that tells the starter that the mount serves. Other values are exit codes.
 const SERVES: u8 = 0;
 
 /// Which process goes on, and with what.

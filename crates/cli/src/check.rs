@@ -1,4 +1,4 @@
-//! What can be wrong with a source and a mount point, each in one line.
+//! Checks a source and a mount point. Each problem is one line.
 //!
 //! # Model
 //!
@@ -6,7 +6,7 @@
 //! earlier foliocache left behind when it was killed cannot be used or even looked at, so it is
 //! explained and taken away.
 
-use crate::status::say;
+use crate::log::say;
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as mounts;
 use std::fs;

@@ -10,7 +10,7 @@
 //!
 //! The socket lies in `/run/foliocache` for root and in `$XDG_RUNTIME_DIR/foliocache` for other users, a directory that
 //! only its user can enter. Its name is the mount's device number, which no two mounts have at a time. It is bound under a
-//! name of its own and renamed when it listens: so a socket that refuses a connection is what a killed process left. It stays
+//! name of its own and renamed when it listens: so a socket that refuses a connection is a killed process's. It stays
 //! as long as the dead mount, and is removed by the next mount that starts.
 //!
 //! Neither side touches the mount, whose source may hang.
@@ -20,8 +20,9 @@
 //! None. A connection has a thread of its own, at most [`MAX_CONNECTIONS`] at a time.
 
 use crate::figures::Asked;
+use crate::log::say;
 use crate::memory;
-use crate::status::{say, show};
+use crate::status::show;
 use crate::{BAD_INPUT, FAILED, Outcome};
 use clap::Args;
 use foliocache_sys::credentials::effective_user;
@@ -101,7 +102,7 @@ pub(crate) fn set(arguments: &SetArguments) -> Outcome {
     show_answer(&answer)
 }
 
-/// Prints an answer on standard output. That nobody reads it is no error.
+/// Prints an answer on standard output. A closed output is no error.
 fn show_answer(answer: &Value) -> Outcome {
     let text = match answer {
         // Names of files may hold what a terminal obeys. JSON escapes it.
@@ -291,7 +292,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
     ))
 }
 
-/// Removes what killed processes left: sockets where nobody listens, of mounts that are gone.
+/// Removes the sockets of killed processes: nothing listens there, and their mounts are gone.
 ///
 /// While the mount is there, its socket tells `status` that the process has ended.
 fn remove_stale(directory: &Path) {
@@ -328,7 +329,7 @@ fn serve(listener: &UnixListener, asked: &Arc<Asked>) {
         let _ = thread::Builder::new()
             .name("control-answer".to_owned())
             .spawn(move || {
-                // Nobody is there who could be told.
+                // A client that has gone needs no answer.
                 let _ = answer(&stream, &asked, busy);
             });
     }
@@ -373,13 +374,15 @@ fn answer(stream: &UnixStream, asked: &Asked, busy: Busy) -> io::Result<()> {
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-/// An error that is no fault of what was asked for: the exit status, and the line to show.
+/// An error that is not the request's fault: the exit status, and the line to show.
 fn failed(line: impl Into<String>) -> (u8, String) {
     (FAILED, line.into())
 }
 
+/// Carries out a request.
+///
 /// # Errors
-/// The exit status of the one who asks, and the line to show.
+/// The exit status for the client, and the line to show.
 fn respond(line: &str, asked: &Asked) -> Result<Value, (u8, String)> {
     let not_known = || failed("this foliocache does not know the request");
     let request: Value = serde_json::from_str(line).map_err(|_| not_known())?;

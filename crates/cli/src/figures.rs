@@ -1,9 +1,10 @@
-//! What a mount tells of itself: one list of figures, for JSON, for Prometheus and for the page that explains them.
+//! The figures of a mount: one table for JSON, for Prometheus and for the page that explains them.
 //!
 //! # Locking
 //!
 //! Nothing here asks the source or waits for it: the figures are there while the source hangs.
 
+use self::Kind::{Counter, Gauge};
 use crate::status::show;
 use foliocache::{Cache, CacheStats, Directory, DirectoryStats, PAGE_SIZE};
 use foliocache_fuse::{FuseStats, Mount};
@@ -15,7 +16,7 @@ use std::time::Instant;
 /// Most files that are named.
 const NAMED: usize = 20;
 
-/// What does not change while a mount lives.
+/// Properties that do not change while a mount lives.
 pub(crate) struct Facts {
     pub(crate) source: PathBuf,
     pub(crate) mount_point: PathBuf,
@@ -143,6 +144,59 @@ impl Asked {
     }
 }
 
+/// A number out of a snapshot.
+type Of = fn(&Snapshot) -> f64;
+
+/// All figures: kind, name, help and value.
+#[rustfmt::skip]
+const FIGURES: &[(Kind, &str, &str, Of)] = &[
+    (Gauge, "uptime_seconds", "Time since the mount.", |now| now.uptime),
+    (Gauge, "memory_limit_bytes", "The bound on the cache's memory.", |now| now.cache.pressure.configured_bytes as f64),
+    (Gauge, "memory_effective_limit_bytes", "The bound that is kept, less while memory is short outside.", |now| now.cache.pressure.effective_bytes as f64),
+    (Gauge, "memory_bytes", "Memory that counts against the bound.", |now| now.cache.memory.total_bytes() as f64),
+    (Gauge, "memory_data_bytes", "Memory in use by data of files.", |now| bytes(now.cache.memory.in_use_pages)),
+    (Gauge, "memory_metadata_bytes", "Memory in use by tables, names and attributes.", |now| now.cache.memory.metadata_bytes as f64),
+    (Gauge, "memory_unreclaimable_bytes", "Memory that cannot be evicted.", |now| bytes(now.cache.unreclaimable.total_pages())),
+    (Gauge, "memory_waiters", "Callers that wait for memory.", |now| now.cache.memory.waiters as f64),
+    (Gauge, "hit_ratio", "Hits as a part of all pages looked up, 0 to 1.", |now| now.cache.files.hit_ratio()),
+    (Counter, "hits", "Pages found that had been used before.", |now| now.cache.files.hit_pages as f64),
+    (Counter, "readahead_first_uses", "Pages found that had been read ahead, at their first use.", |now| now.cache.files.readahead_first_used_pages as f64),
+    (Counter, "misses", "Pages that had to be brought in.", |now| now.cache.files.missed_pages as f64),
+    (Counter, "evicted_bytes", "Pages that were evicted.", |now| bytes(now.cache.files.evicted_pages)),
+    (Counter, "refaults", "Misses on what was evicted shortly before.", |now| now.cache.files.refaults as f64),
+    (Counter, "readahead_bytes", "Pages read ahead.", |now| bytes(now.cache.files.readahead_pages)),
+    (Counter, "readahead_wasted_bytes", "Pages read ahead that were evicted unused.", |now| bytes(now.cache.files.readahead_wasted_pages)),
+    (Gauge, "cached_bytes", "Pages of files in the cache.", |now| bytes(now.cache.files.resident_pages)),
+    (Gauge, "dirty_bytes", "Pages newer than the source.", |now| bytes(now.cache.files.dirty_pages)),
+    (Gauge, "writeback_bytes", "Pages being written.", |now| bytes(now.cache.files.writeback_pages)),
+    (Gauge, "unstable_bytes", "Pages written and not flushed to the medium.", |now| bytes(now.cache.files.unstable_pages)),
+    (Gauge, "failed_bytes", "Pages whose last write failed; they are tried again.", |now| bytes(now.cache.files.failed_pages)),
+    (Counter, "source_read_bytes", "Bytes read from the source.", |now| now.cache.files.read_bytes as f64),
+    (Counter, "source_written_bytes", "Bytes written to the source.", |now| now.cache.files.written_bytes as f64),
+    (Counter, "throttles", "Waits of writers for the source.", |now| now.cache.throttle.waits as f64),
+    (Counter, "throttled_seconds", "Time that writers waited for the source.", |now| now.cache.files.throttled.as_secs_f64()),
+    (Gauge, "throttle_longest_seconds", "The longest wait of a writer.", |now| now.cache.throttle.max.as_secs_f64()),
+    (Counter, "direct_reclaims", "Times that a caller had to evict pages itself.", |now| now.cache.direct_reclaims as f64),
+    (Counter, "pressure_steps_down", "Times that the bound shrank because memory was short outside.", |now| now.cache.pressure.steps_down as f64),
+    (Gauge, "open_files", "Files open on the mount.", |now| now.mount.open_files as f64),
+    (Gauge, "known_files", "Files that the cache knows.", |now| now.cache.known_files as f64),
+    (Gauge, "inodes", "Inodes in memory.", |now| now.directory.inodes as f64),
+    (Gauge, "failed_files_count", "Files with data that could not be written.", |now| now.failed.len() as f64),
+    (Counter, "requests", "Requests of the kernel.", |now| now.mount.requests as f64),
+    (Counter, "request_errors", "Requests that ended with an error, names that were not found included.", |now| now.mount.errors as f64),
+    (Counter, "read_bytes", "Bytes handed to programs.", |now| now.mount.read_bytes as f64),
+    (Counter, "written_bytes", "Bytes taken from programs.", |now| now.mount.written_bytes as f64),
+    (Counter, "to_kernel_cache_bytes", "Bytes that went into the kernel's own cache.", |now| now.mount.kernel_cache_bytes as f64),
+    (Counter, "invalidations", "Files that others changed, whose pages were dropped.", |now| now.directory.invalidations as f64),
+    (Counter, "changes_lost", "Times that the kernel lost changes by others, so that all was asked again.", |now| now.directory.changes_lost as f64),
+    (Counter, "memory_faults", "Copies that bad memory stopped.", |now| now.cache.memory_faults as f64),
+    (Counter, "panics", "Panics of operations and of threads.", |now| (now.mount.panics + now.cache.background_panics) as f64),
+];
+
+fn bytes(pages: u64) -> f64 {
+    (pages * PAGE_SIZE as u64) as f64
+}
+
 /// A whole number where it is one.
 fn number(value: f64) -> Value {
     match value.fract() == 0.0 {
@@ -160,217 +214,13 @@ impl Snapshot {
     }
 
     /// All numbers.
-    pub(crate) fn figures(&self) -> Vec<Figure> {
-        let (cache, mount, directory) = (&self.cache, &self.mount, &self.directory);
-        let files = &cache.files;
-        let bytes = |pages: u64| (pages * PAGE_SIZE as u64) as f64;
-        let gauge = |name, help, value| Figure {
+    pub(crate) fn figures(&self) -> impl Iterator<Item = Figure> {
+        FIGURES.iter().map(|&(kind, name, help, value)| Figure {
+            kind,
             name,
-            kind: Kind::Gauge,
             help,
-            value,
-        };
-        let counter = |name, help, value| Figure {
-            name,
-            kind: Kind::Counter,
-            help,
-            value,
-        };
-        vec![
-            gauge("uptime_seconds", "Time since the mount.", self.uptime),
-            gauge(
-                "memory_limit_bytes",
-                "The bound on the cache's memory.",
-                cache.pressure.configured_bytes as f64,
-            ),
-            gauge(
-                "memory_effective_limit_bytes",
-                "The bound that is kept, less while memory is short outside.",
-                cache.pressure.effective_bytes as f64,
-            ),
-            gauge(
-                "memory_bytes",
-                "Memory that counts against the bound.",
-                cache.memory.total_bytes() as f64,
-            ),
-            gauge(
-                "memory_data_bytes",
-                "Memory in use by data of files.",
-                bytes(cache.memory.in_use_pages),
-            ),
-            gauge(
-                "memory_metadata_bytes",
-                "Memory in use by tables, names and attributes.",
-                cache.memory.metadata_bytes as f64,
-            ),
-            gauge(
-                "memory_unreclaimable_bytes",
-                "Memory that cannot be evicted.",
-                bytes(cache.unreclaimable.total_pages()),
-            ),
-            gauge(
-                "memory_waiters",
-                "Callers that wait for memory.",
-                cache.memory.waiters as f64,
-            ),
-            gauge(
-                "hit_ratio",
-                "Hits as a part of all pages looked up, 0 to 1.",
-                files.hit_ratio(),
-            ),
-            counter(
-                "hits",
-                "Pages found that had been used before.",
-                files.hit_pages as f64,
-            ),
-            counter(
-                "readahead_first_uses",
-                "Pages found that had been read ahead, at their first use.",
-                files.readahead_first_used_pages as f64,
-            ),
-            counter(
-                "misses",
-                "Pages that had to be brought in.",
-                files.missed_pages as f64,
-            ),
-            counter(
-                "evicted_bytes",
-                "Pages that were evicted.",
-                bytes(files.evicted_pages),
-            ),
-            counter(
-                "refaults",
-                "Misses on what was evicted shortly before.",
-                files.refaults as f64,
-            ),
-            counter(
-                "readahead_bytes",
-                "Pages read ahead.",
-                bytes(files.readahead_pages),
-            ),
-            counter(
-                "readahead_wasted_bytes",
-                "Pages read ahead that were evicted unused.",
-                bytes(files.readahead_wasted_pages),
-            ),
-            gauge(
-                "cached_bytes",
-                "Pages of files in the cache.",
-                bytes(files.resident_pages),
-            ),
-            gauge(
-                "dirty_bytes",
-                "Pages newer than the source.",
-                bytes(files.dirty_pages),
-            ),
-            gauge(
-                "writeback_bytes",
-                "Pages being written.",
-                bytes(files.writeback_pages),
-            ),
-            gauge(
-                "unstable_bytes",
-                "Pages written and not flushed to the medium.",
-                bytes(files.unstable_pages),
-            ),
-            gauge(
-                "failed_bytes",
-                "Pages whose last write failed; they are tried again.",
-                bytes(files.failed_pages),
-            ),
-            counter(
-                "source_read_bytes",
-                "Bytes read from the source.",
-                files.read_bytes as f64,
-            ),
-            counter(
-                "source_written_bytes",
-                "Bytes written to the source.",
-                files.written_bytes as f64,
-            ),
-            counter(
-                "throttles",
-                "Waits of writers for the source.",
-                cache.throttle.waits as f64,
-            ),
-            counter(
-                "throttled_seconds",
-                "Time that writers waited for the source.",
-                files.throttled.as_secs_f64(),
-            ),
-            gauge(
-                "throttle_longest_seconds",
-                "The longest wait of a writer.",
-                cache.throttle.max.as_secs_f64(),
-            ),
-            counter(
-                "direct_reclaims",
-                "Times that a caller had to evict pages itself.",
-                cache.direct_reclaims as f64,
-            ),
-            counter(
-                "pressure_steps_down",
-                "Times that the bound shrank because memory was short outside.",
-                cache.pressure.steps_down as f64,
-            ),
-            gauge(
-                "open_files",
-                "Files open on the mount.",
-                mount.open_files as f64,
-            ),
-            gauge(
-                "known_files",
-                "Files that the cache knows.",
-                cache.known_files as f64,
-            ),
-            gauge("inodes", "Inodes in memory.", directory.inodes as f64),
-            gauge(
-                "failed_files_count",
-                "Files with data that could not be written.",
-                self.failed.len() as f64,
-            ),
-            counter("requests", "Requests of the kernel.", mount.requests as f64),
-            counter(
-                "request_errors",
-                "Requests that ended with an error, names that were not found included.",
-                mount.errors as f64,
-            ),
-            counter(
-                "read_bytes",
-                "Bytes handed to programs.",
-                mount.read_bytes as f64,
-            ),
-            counter(
-                "written_bytes",
-                "Bytes taken from programs.",
-                mount.written_bytes as f64,
-            ),
-            counter(
-                "to_kernel_cache_bytes",
-                "Bytes that went into the kernel's own cache.",
-                mount.kernel_cache_bytes as f64,
-            ),
-            counter(
-                "invalidations",
-                "Files that others changed, whose pages were dropped.",
-                directory.invalidations as f64,
-            ),
-            counter(
-                "changes_lost",
-                "Times that the kernel lost changes by others, so that all was asked again.",
-                directory.changes_lost as f64,
-            ),
-            counter(
-                "memory_faults",
-                "Copies that bad memory stopped.",
-                cache.memory_faults as f64,
-            ),
-            counter(
-                "panics",
-                "Panics of operations and of threads.",
-                (mount.panics + cache.background_panics) as f64,
-            ),
-        ]
+            value: value(self),
+        })
     }
 }
 
@@ -419,7 +269,11 @@ mod tests {
     #[test]
     fn names_say_their_units_and_are_there_once() {
         let source = tempfile::tempdir().unwrap();
-        let figures = asked(source.path()).snapshot().unwrap().figures();
+        let figures = asked(source.path())
+            .snapshot()
+            .unwrap()
+            .figures()
+            .collect::<Vec<_>>();
         for (at, figure) in figures.iter().enumerate() {
             assert!(figures[..at].iter().all(|other| other.name != figure.name));
             assert!(!figure.name.ends_with("_pages") && !figure.name.ends_with("_total"));

@@ -1,17 +1,18 @@
-//! Where log lines go: standard error, or a file that can be opened anew.
+//! Where log lines and the command's messages go: standard error, or a file that can be opened anew.
 //!
 //! # Model
 //!
-//! Without a file the lines go to standard error. With one they go there alone, and what the command says on standard
-//! error goes there, too. Each line is appended with one call, so a file that was renamed and opened anew has whole lines.
+//! Log lines go to the file if there is one, otherwise to standard error. Messages ([`say`]) go to standard error, and to the
+//! file too. Each line is appended with one call, so a file that was renamed and opened anew has whole lines. A live line at
+//! the bottom of the terminal is taken away while something is written to standard error ([`write_around`]).
 //!
 //! # Locking
 //!
 //! The lock of the file protects the descriptor. A line is written under it.
 
-use crate::status::{beside_the_line, say};
 use foliocache_sys::Errno;
 use foliocache_sys::process::{detach_standard_streams, set_standard_error};
+use indicatif::ProgressBar;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -25,10 +26,13 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 /// The log file, if there is one. There is one a process.
 static LOG: OnceLock<LogFile> = OnceLock::new();
 
+/// The live line on standard error, if there is one. There is one a process.
+static LIVE_LINE: OnceLock<ProgressBar> = OnceLock::new();
+
 struct LogFile {
     path: PathBuf,
     file: Mutex<File>,
-    /// Standard error is the file, too. `Relaxed`: set before the first thread that could say anything is started.
+    /// Standard error is the file, too. `Relaxed`: set before any thread is started that could write to it.
     is_standard_error: AtomicBool,
 }
 
@@ -65,7 +69,7 @@ pub(crate) fn start(verbose: u8, path: Option<&Path>) -> Result<(), String> {
         });
     }
     let level = match verbose {
-        // That something works again is for those who were told that it does not.
+        // A reader who saw a failure also sees the recovery.
         0 => "warn,foliocache::recovery=info",
         1 => "info",
         2 => "debug",
@@ -84,7 +88,28 @@ pub(crate) fn start(verbose: u8, path: Option<&Path>) -> Result<(), String> {
     Ok(())
 }
 
-/// Does what a hang-up asks for: opens the log file anew, as after it was renamed. If that fails, the lines go on to the old
+/// Keeps `live_line` apart from all that is written to standard error from now on.
+pub(crate) fn write_around(live_line: ProgressBar) {
+    let _ = LIVE_LINE.set(live_line);
+}
+
+/// Runs `write`, which writes to standard error, with the live line out of its way.
+fn around_the_live_line<R>(write: impl FnOnce() -> R) -> R {
+    match LIVE_LINE.get() {
+        Some(line) => line.suspend(write),
+        None => write(),
+    }
+}
+
+/// Says something on standard error, and in the log file if there is one. A closed terminal is no reason to stop.
+pub(crate) fn say(text: &str) {
+    if !is_standard_error() {
+        let _ = around_the_live_line(|| writeln!(io::stderr(), "foliocache: {text}"));
+    }
+    note(text);
+}
+
+/// Answers SIGHUP: opens the log file anew, as after it was renamed. If that fails, the lines go on to the old
 /// file. Without a log file nothing happens.
 pub(crate) fn hang_up() {
     let Some(log) = LOG.get() else {
@@ -94,7 +119,7 @@ pub(crate) fn hang_up() {
     match open(&log.path) {
         Ok(file) => {
             if is_standard_error() {
-                // What fails is the old file's descriptor, which is kept then.
+                // If this fails, standard error stays the old file.
                 let _ = set_standard_error(file.as_fd());
             }
             *log.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
@@ -104,8 +129,8 @@ pub(crate) fn hang_up() {
     }
 }
 
-/// Leaves the standard streams of whoever started the process. Standard error becomes the log file, so that nothing is lost that
-/// a library or a panic says there; without a log file all of it is lost.
+/// Gives up the standard streams of the starter. Standard error becomes the log file, so messages of libraries and panics are
+/// kept. Without a log file they are lost.
 ///
 /// # Errors
 /// There is no `/dev/null`.
@@ -123,15 +148,15 @@ pub(crate) fn leave_standard_error() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether what is written to standard error is in the log file by that.
-pub(crate) fn is_standard_error() -> bool {
+/// Whether standard error is the log file.
+fn is_standard_error() -> bool {
     let relaxed = Ordering::Relaxed;
     LOG.get()
         .is_some_and(|log| log.is_standard_error.load(relaxed))
 }
 
-/// Appends to the log file, if there is one, what the command says on standard error.
-pub(crate) fn note(text: &str) {
+/// Appends a message to the log file, if there is one.
+fn note(text: &str) {
     let Some(log) = LOG.get() else { return };
     let mut line = String::new();
     // Neither writing to a string nor a full disk is a reason to stop.
@@ -139,15 +164,15 @@ pub(crate) fn note(text: &str) {
     let _ = log.append(format!("{line} {text}\n").as_bytes());
 }
 
-/// The place of log lines. That nobody listens any more, as after the terminal was closed, is no error: the subscriber
-/// would tell of it on standard error, which may be what is gone.
+/// The writer of log lines. It hides errors: the subscriber would report them on standard error, which may be the closed
+/// terminal that caused them.
 struct LogWriter;
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let _ = match LOG.get() {
             Some(log) => log.append(line),
-            None => beside_the_line(|| io::stderr().write_all(line)),
+            None => around_the_live_line(|| io::stderr().write_all(line)),
         };
         Ok(line.len())
     }

@@ -15,6 +15,7 @@ mod mappings;
 mod memory;
 mod metrics;
 mod mount;
+mod mounted;
 mod notify;
 mod options;
 mod shutdown;
@@ -52,7 +53,7 @@ enum Command {
     Set(control::SetArguments),
     /// Write back what programs stored into mappings; `mount` runs it when it ends.
     #[command(hide = true)]
-    WriteBackMapped(mount::WriteBackArguments),
+    WriteBackMapped(mappings::WriteBackArguments),
     /// Measure the cache against the kernel's, in turns.
     Bench(bench::BenchArguments),
     /// Take part in a benchmark as another process; `bench` runs it.
@@ -64,7 +65,7 @@ enum Command {
     Man(documents::ManArguments),
 }
 
-/// What came of a command: its exit status, or that of a failure and the line to show.
+/// The result of a command: its exit status, or that of a failure and the line to show.
 type Outcome = Result<ExitCode, (u8, String)>;
 
 fn main() -> ExitCode {
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
         Command::Man(arguments) => documents::man(&arguments),
     };
     outcome.unwrap_or_else(|(exit, line)| {
-        status::say(&line);
+        log::say(&line);
         ExitCode::from(exit)
     })
 }

@@ -1,4 +1,4 @@
-//! What programs stored into mapped files of the mount, and the process that asks the kernel for it.
+//! Takes over the data that programs stored into mapped files of the mount, with a process that asks the kernel for it.
 //!
 //! # Model
 //!
@@ -8,17 +8,29 @@
 //!    └──────────────────────────── writes of mapped pages ◀────────────────────────┘
 //! ```
 //!
-//! The other process holds the mount open, so it can ask after the mount has left the tree. It cannot come to a mount that has left
-//! before.
+//! The other process holds the mount open, so it can ask after the mount has left the tree. It must be started before that.
 
-use crate::mount::WriteBackArguments;
 use crate::{FAILED, Outcome};
+use clap::Args;
 use foliocache_fuse::{MappedStores, Mount};
 use foliocache_sys::Errno;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
+
+/// Arguments of `foliocache write-back-mapped`.
+#[derive(Args)]
+pub(crate) struct WriteBackArguments {
+    /// Where the mount is.
+    pub(crate) mount_point: PathBuf,
+    /// Its device number.
+    pub(crate) device: Option<u64>,
+}
+
+/// Longest that stores into mappings are taken over while programs go on storing.
+pub(crate) const TAKE_OVER: Duration = Duration::from_secs(30);
 
 /// The answer for success.
 const DONE: &str = "done";
@@ -69,7 +81,7 @@ impl Helper {
     /// Starts it. May block: it opens the mount point.
     ///
     /// # Errors
-    /// Why nobody can ask, such as a mount that others took off the tree. What programs stored is not lost by that.
+    /// The line to show, for instance if the mount is no longer in the tree. The stored data is not lost by that.
     pub(crate) fn start(mount: &Mount) -> Result<Helper, String> {
         let cannot =
             |error: &dyn std::fmt::Display| format!("{WHAT} cannot be taken over: {error}");
@@ -97,7 +109,7 @@ impl Helper {
         Ok(helper)
     }
 
-    /// Takes over what there is, for no longer than `within` while programs go on storing. Blocks.
+    /// Takes over the data stored so far, for no longer than `within` while programs go on storing. Blocks.
     pub(crate) fn take_over(&mut self, mount: &Mount, within: Duration) -> Result<(), String> {
         mount.take_over_stores(within, || {
             let asked = self.ask.write_all(b"\n");

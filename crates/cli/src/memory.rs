@@ -1,4 +1,4 @@
-//! The bound on the cache's memory, as it is asked for.
+//! The bound on the cache's memory, read from the command line.
 
 use crate::status::show;
 use foliocache::{MIN_MEMORY, MemorySize};
@@ -9,7 +9,7 @@ use foliocache_sys::pressure::{Level, LevelKind, Monitor};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
     pub(crate) bytes: u64,
-    /// What a part in percent was taken of.
+    /// The size that a percentage refers to.
     pub(crate) of: String,
 }
 

@@ -65,7 +65,9 @@ fn serve(mut stream: TcpStream, asked: &Asked) -> io::Result<()> {
     let (status, kind, body) = respond(&request, || {
         let now = asked.snapshot()?;
         Ok(text(
-            &now.figures().iter().map(Metric::of).collect::<Vec<_>>(),
+            &now.figures()
+                .map(|figure| Metric::of(&figure))
+                .collect::<Vec<_>>(),
         ))
     });
     let head = format!(

@@ -11,12 +11,13 @@
 use crate::background::{self, Side};
 use crate::control::Control;
 use crate::figures::{Asked, Facts};
+use crate::log::{self, say};
+use crate::mounted::Mounted;
 use crate::notify::Supervisor;
 use crate::options::{self, OnlyOptions};
-use crate::shutdown::{self, Mounted};
-use crate::status::{INTERVAL, StatusLine, say, show};
+use crate::status::{INTERVAL, StatusLine, show};
 use crate::write_back::WriteBack;
-use crate::{BAD_INPUT, FAILED, Outcome, check, log, memory, metrics, source};
+use crate::{BAD_INPUT, FAILED, Outcome, check, memory, metrics, shutdown, source};
 use clap::{Args, ValueEnum};
 use foliocache::{Cache, DirectoryOptions, WritebackAtClose};
 use foliocache_fuse::{KernelCache, MountOptions};
@@ -24,10 +25,10 @@ use foliocache_sys::memory::Resident;
 use foliocache_sys::signal::{Signal, Signals};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-/// What the long help says of signals and of exit codes.
+/// The part of the long help on signals and of exit codes.
 const SIGNALS_AND_EXIT_CODES: &str = "\
 Signals:
   TERM, INT  End. The mount leaves the tree: no path leads to it. Open files are served until they are closed or
@@ -130,15 +131,6 @@ pub(crate) struct MountArguments {
     /// Operations that can be under way at once.
     #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
     threads: usize,
-}
-
-/// Arguments of `foliocache write-back-mapped`.
-#[derive(Args)]
-pub(crate) struct WriteBackArguments {
-    /// Where the mount is.
-    pub(crate) mount_point: PathBuf,
-    /// Its device number.
-    pub(crate) device: Option<u64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -305,7 +297,7 @@ fn start(
         &mount_options(arguments, &places.source),
     )
     .map_err(|error| error.to_string())?;
-    // What the process holds before the first request, and what its workers will take.
+    // The memory of the process before the first request, and of its workers.
     let base = Resident::of_process().map_or(0, |resident| resident.pss) + mount.fixed_bytes();
     say(&format!(
         "{} is mounted on {}{}; memory bound {}{}, fixed base {} beside it",
@@ -365,12 +357,11 @@ fn serve(
     supervisor: &Supervisor,
     status: &mut StatusLine,
 ) -> String {
-    let mount = || mounted.mount.read().unwrap_or_else(PoisonError::into_inner);
     let mut write_back = WriteBack::default();
     loop {
         match signals.wait(INTERVAL) {
             Ok(Some(Signal::User1)) => match mounted.cache.stats() {
-                Ok(stats) => status.report(&stats, mount().stats()),
+                Ok(stats) => status.report(&stats, mounted.shared().stats()),
                 Err(error) => say(&format!("SIGUSR1: {error}")),
             },
             Ok(Some(Signal::User2)) => write_back.ask(mounted),
@@ -385,13 +376,13 @@ fn serve(
             Err(errno) => return format!("cannot wait for signals ({errno}): writing back"),
         }
         write_back.go_on(mounted);
-        if mount().is_ended() {
+        if mounted.shared().is_ended() {
             return "unmounted: writing back".to_owned();
         }
         if !status.is_hidden()
             && let Ok(stats) = mounted.cache.stats()
         {
-            status.draw(&stats, mount().stats());
+            status.draw(&stats, mounted.shared().stats());
         }
     }
 }

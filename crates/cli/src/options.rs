@@ -11,7 +11,7 @@
 //!
 //! Each option becomes an argument and stands before the others, of which the last counts: an argument of the command line wins.
 
-use crate::status::say;
+use crate::log::say;
 use crate::{Arguments, Command};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser};
@@ -19,7 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// What the long help says of `-o`.
+/// The part of the long help on `-o`.
 pub(crate) const HELP: &str = "\
 Options of -o, named as in mount(8) and /etc/fstab. The last of several wins, and an argument beside -o wins over all:
   ro, rw                  With and without --read-only.
@@ -132,7 +132,7 @@ const WITH_VALUE: [&str; 11] = [
 /// The same, without a value.
 const WITHOUT_VALUE: [&str; 4] = ["allow_other", "force", "one_file_system", "verbose"];
 
-/// What only `-o` and mount(8) say, not a reader of `--help`.
+/// Settings that only `-o` and mount(8) make; `--help` does not show them.
 #[derive(Args)]
 pub(crate) struct OnlyOptions {
     #[arg(long, hide = true)]
@@ -162,7 +162,7 @@ fn umask(text: &str) -> Result<u16, String> {
 /// Parses the command line of this process.
 ///
 /// # Errors
-/// What clap says, or what is wrong with an option. Help and version are errors, too.
+/// The error of clap or of an option. Help and version are errors, too.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Arguments, clap::Error> {
     let refused = |line: String| clap::Error::raw(ErrorKind::ValueValidation, format!("{line}\n"));
     let mut words = as_mount_command(words).map_err(refused)?;

@@ -9,29 +9,28 @@
 //! ```
 //!
 //! The work is done by a thread of its own, because a medium that does not answer may block it for
-//! ever; the main thread goes on to listen. A second signal gives up, and so does a source that takes nothing for the stop
+//! ever. Meanwhile the main thread listens for signals. A second signal gives up, and so does a source that takes nothing for the stop
 //! timeout: the main thread lists what is not in the source, file by file, and ends the process.
 //!
 //! A source that is slow is waited for, however long it takes: giving up would lose data. It is slow and not dead while the
 //! bytes written grow or those not durable shrink.
 
-use crate::mappings::Helper;
+use crate::log::{self, say};
+use crate::mappings::{Helper, TAKE_OVER};
+use crate::mounted::{Mounted, NotWritten, not_written};
 use crate::notify::Supervisor;
-use crate::status::{INTERVAL, StatusLine, say, show};
-use crate::{CUT_OFF, FAILED, UNWRITTEN, log, status};
+use crate::status::{self, INTERVAL, StatusLine, show};
+use crate::{CUT_OFF, FAILED, UNWRITTEN};
 use foliocache::{Cache, CacheStats};
 use foliocache_fuse::Mount;
-use foliocache_sys::Errno;
 use foliocache_sys::signal::{Signal, Signals};
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often progress is said where no line is shown.
+/// Time between messages about progress when no line is shown.
 const PROGRESS: Duration = Duration::from_secs(3);
 
 /// How often the end of the mount is looked for.
@@ -40,35 +39,16 @@ const TICK: Duration = Duration::from_millis(20);
 /// Between two attempts to write what could not be written.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Longest that stores into mappings are taken over while programs go on storing.
-pub(crate) const TAKE_OVER: Duration = Duration::from_secs(30);
-
 /// Least time in which a source must take something.
 const LEAST_QUIET: Duration = Duration::from_secs(5);
 
 /// Least time for what follows the stop timeout.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// A mount with all that belongs to it.
-pub(crate) struct Mounted {
-    pub(crate) cache: Cache,
-    pub(crate) mount: Arc<RwLock<Mount>>,
-}
-
-impl Mounted {
-    /// Where it is mounted.
-    pub(crate) fn mount_point(&self) -> PathBuf {
-        lock(&self.mount).mount_point().to_owned()
-    }
-}
-
-/// Files with data that is not in the source: bytes, and why.
-type NotWritten = BTreeMap<String, (u64, Option<Errno>)>;
-
-/// What came of it.
+/// The result.
 #[derive(Default)]
 struct Outcome {
-    /// What failed besides files.
+    /// Failures that concern no file.
     errors: Vec<String>,
     /// Programs that still used the mount got errors.
     cut_off: bool,
@@ -82,7 +62,7 @@ enum Phase {
     WritingBack,
 }
 
-/// What the worker tells.
+/// A message of the worker.
 enum Event {
     Phase(Phase),
     CutOff,
@@ -126,7 +106,7 @@ impl Watch {
     /// Takes note of the figures of `now`: bytes written to the source ever, and bytes not durable.
     fn look(&mut self, written: u64, left: u64, now: Instant) {
         let first = self.lowest == u64::MAX;
-        // Elsewhere the source is asked for something, be it that the mount point is opened.
+        // In the other phases there is always a request to the source, at least to open the mount point.
         let nothing_to_do = left == 0 && self.phase == Phase::Serving;
         if written > self.written || (left < self.lowest && !first) || nothing_to_do {
             self.progress = now;
@@ -153,7 +133,7 @@ pub(crate) fn end(
 ) -> ExitCode {
     let cache = mounted.cache.clone();
     let mount = Arc::downgrade(&mounted.mount);
-    let connection = lock(&mounted.mount).connection();
+    let connection = mounted.shared().connection();
     let mut watch = Watch::new(stop_timeout);
     let deadline = watch.deadline;
     let (tell, events) = mpsc::channel();
@@ -226,8 +206,8 @@ pub(crate) fn end(
             cut_off: cut_off || in_use.unwrap_or(false),
             ..Outcome::default()
         };
-        // Out of the tree, and its programs wait no longer. What fails, the end of the process does. The device number of a
-        // mount that has ended may be another mount's by now.
+        // Takes the mount out of the tree and ends the waits of its programs. If it fails, the end of the process has the same
+        // effect. An ended mount is left alone: another mount may have its device number by now.
         if in_use != Some(false) {
             let _ = connection.abort();
         }
@@ -263,6 +243,7 @@ fn while_ending(
     }
 }
 
+/// The work: programs finish, the mount ends, and everything is written back.
 fn write_back_and_unmount(
     mounted: Mounted,
     deadline: Instant,
@@ -275,7 +256,7 @@ fn write_back_and_unmount(
         let _ = tell.send(Event::Phase(phase));
     };
     let syncing = sync_until_dropped(cache);
-    let mount = lock(&mounted.mount);
+    let mount = mounted.shared();
     let (mut helper, mut unasked) = (None, None);
     match hand_over(&mount, stop_timeout.min(TAKE_OVER)) {
         Ok(HandedOver::All) => {}
@@ -288,32 +269,19 @@ fn write_back_and_unmount(
         outcome.errors.push(format!("{point}: {error}"));
     }
     phase(Phase::Serving);
-    let mut said = false;
-    while !is_ended_within(&mount, INTERVAL / 5) {
-        if Instant::now() >= deadline {
-            break;
-        }
-        if !mount.may_be_mapped() {
-            helper = None;
-        }
-        if !said && !is_ended_within(&mount, INTERVAL) {
-            said = true;
-            let left = deadline.saturating_duration_since(Instant::now());
-            say(&format!("{}, for {:.0?} more", in_use(&mount), left));
-        }
-    }
+    let helper = let_programs_finish(&mount, deadline, helper);
     phase(Phase::WritingBack);
     if let Some(mut helper) = helper
         && !mount.is_ended()
     {
-        // What was stored since.
+        // The stores since the first take-over.
         let taken_over = helper.take_over(&mount, TAKE_OVER);
         outcome.errors.extend(taken_over.err());
     }
-    // The other process was a user of the mount, too.
+    // The other process was a user of the mount, too. It has ended.
     if !is_ended_within(&mount, INTERVAL / 2) {
         outcome.cut_off = true;
-        // It would have come with the last program.
+        // These stores would have come when the last program closed its files.
         outcome.errors.extend(unasked);
         let _ = tell.send(Event::CutOff);
         say(&format!(
@@ -323,33 +291,11 @@ fn write_back_and_unmount(
         ));
     }
     drop(mount);
-    let mut mount = mounted
-        .mount
-        .write()
-        .unwrap_or_else(PoisonError::into_inner);
-    let ended = match outcome.cut_off {
-        true => mount.detach(),
-        false => mount.unmount(),
-    };
-    if let Err(error) = ended {
-        let point = mount.mount_point().display();
-        outcome.errors.push(format!("{point}: {error}"));
-    }
-    drop(mount);
+    outcome
+        .errors
+        .extend(unmount(&mounted.mount, outcome.cut_off));
     drop(syncing);
-    let mut said = false;
-    let synced = loop {
-        let synced = cache.sync();
-        if synced.is_ok() || Instant::now() >= deadline {
-            break synced;
-        }
-        if let (false, Err(error)) = (said, &synced) {
-            said = true;
-            let left = deadline.saturating_duration_since(Instant::now());
-            say(&format!("{error}; trying again for {left:.0?}"));
-        }
-        thread::sleep(RETRY);
-    };
+    let synced = sync_until(cache, deadline);
     outcome.lost = not_written(cache);
     if let Err(error) = synced {
         if error.failed_files().is_empty() {
@@ -366,16 +312,67 @@ fn write_back_and_unmount(
     outcome
 }
 
-/// What was taken over of what programs stored into mappings.
+/// Waits until the mount has ended, to the deadline at most. Returns `helper` if files may still be mapped.
+fn let_programs_finish(
+    mount: &Mount,
+    deadline: Instant,
+    mut helper: Option<Helper>,
+) -> Option<Helper> {
+    let mut said = false;
+    while !is_ended_within(mount, INTERVAL / 5) {
+        if Instant::now() >= deadline {
+            break;
+        }
+        if !mount.may_be_mapped() {
+            helper = None;
+        }
+        if !said && !is_ended_within(mount, INTERVAL) {
+            said = true;
+            let left = deadline.saturating_duration_since(Instant::now());
+            say(&format!("{}, for {:.0?} more", in_use(mount), left));
+        }
+    }
+    helper
+}
+
+/// Ends the mount; `cut_off` takes it from its programs. Returns the line to show if that fails.
+fn unmount(mount: &RwLock<Mount>, cut_off: bool) -> Option<String> {
+    let mut mount = mount.write().unwrap_or_else(PoisonError::into_inner);
+    let ended = match cut_off {
+        true => mount.detach(),
+        false => mount.unmount(),
+    };
+    let point = mount.mount_point().display();
+    ended.err().map(|error| format!("{point}: {error}"))
+}
+
+/// Writes everything back. Data that cannot be written is retried until the deadline.
+fn sync_until(cache: &Cache, deadline: Instant) -> foliocache::Result<()> {
+    let mut said = false;
+    loop {
+        let synced = cache.sync();
+        if synced.is_ok() || Instant::now() >= deadline {
+            return synced;
+        }
+        if let (false, Err(error)) = (said, &synced) {
+            said = true;
+            let left = deadline.saturating_duration_since(Instant::now());
+            say(&format!("{error}; trying again for {left:.0?}"));
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+/// How far the stores of programs into mappings were taken over.
 enum HandedOver {
     All,
-    /// What was stored so far: programs may go on storing.
+    /// The stores so far: programs may go on storing.
     SoFar(Helper),
     /// The kernel could not be asked, and why.
     Unasked(String),
 }
 
-/// Takes over what programs stored into mappings so far.
+/// Takes over the stores of programs into mappings so far.
 fn hand_over(mount: &Mount, within: Duration) -> Result<HandedOver, String> {
     if mount.is_ended() || !mount.may_be_mapped() {
         return Ok(HandedOver::All);
@@ -385,7 +382,7 @@ fn hand_over(mount: &Mount, within: Duration) -> Result<HandedOver, String> {
         Err(why) => return Ok(HandedOver::Unasked(why)),
     };
     helper.take_over(mount, within)?;
-    // Without the other process it may have no user.
+    // The other process may have been the last user.
     drop(helper);
     if mount.unmount_unused().is_ok() {
         return Ok(HandedOver::All);
@@ -394,10 +391,6 @@ fn hand_over(mount: &Mount, within: Duration) -> Result<HandedOver, String> {
         Ok(helper) => HandedOver::SoFar(helper),
         Err(why) => HandedOver::Unasked(why),
     })
-}
-
-fn lock(mount: &RwLock<Mount>) -> std::sync::RwLockReadGuard<'_, Mount> {
-    mount.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How the mount is used.
@@ -443,7 +436,7 @@ fn sync_until_dropped(cache: &Cache) -> Syncing {
         .spawn(move || {
             loop {
                 if not_durable(&cache) > 0 {
-                    // The errors are those that the last round finds again.
+                    // The last round finds the same errors again and reports them.
                     let _ = cache.sync();
                 }
                 if stopped.recv_timeout(RETRY) != Err(RecvTimeoutError::Timeout) {
@@ -451,20 +444,13 @@ fn sync_until_dropped(cache: &Cache) -> Syncing {
                 }
             }
         });
-    // Without it the last round does all.
+    // Without the thread the last round does all the work.
     Syncing(started.ok().map(|thread| (stop, thread)))
 }
 
 /// Bytes that are not safely in the source.
 fn not_durable(cache: &Cache) -> u64 {
     cache.stats().map_or(0, |stats| status::not_durable(&stats))
-}
-
-/// Files with data that is not safely in the source.
-pub(crate) fn not_written(cache: &Cache) -> NotWritten {
-    let files = cache.unsynced_files().unwrap_or_default();
-    let lost = |file: foliocache::UnsyncedFile| (file.file, (file.bytes, file.errno));
-    files.into_iter().map(lost).collect()
 }
 
 /// Shows the outcome; returns the exit status.

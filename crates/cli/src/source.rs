@@ -6,7 +6,7 @@
 //! A new mount waits for the lock, but not if a mount that is still in the tree shows the source.
 
 use crate::check::FS_TYPE;
-use crate::status::say;
+use crate::log::say;
 use foliocache::{Cache, Directory, DirectoryError, DirectoryOptions, Error};
 use foliocache_sys::dir::mount::{MountInfo, is_read_only, mounts};
 use foliocache_sys::signal::{Signal, Signals};

@@ -5,28 +5,8 @@ use foliocache::show::Bytes;
 use foliocache::{CacheStats, PAGE_SIZE};
 use foliocache_fuse::FuseStats;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::{self, IsTerminal, Write};
-use std::sync::OnceLock;
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
-
-/// The line that is shown, for the log to write around.
-static SHOWN: OnceLock<ProgressBar> = OnceLock::new();
-
-/// Runs `write`, which writes to standard error, beside the live line.
-pub(crate) fn beside_the_line<R>(write: impl FnOnce() -> R) -> R {
-    match SHOWN.get() {
-        Some(bar) => bar.suspend(write),
-        None => write(),
-    }
-}
-
-/// Says something on standard error, and in the log file if there is one. A closed terminal is no reason to stop.
-pub(crate) fn say(text: &str) {
-    if !log::is_standard_error() {
-        let _ = beside_the_line(|| writeln!(io::stderr(), "foliocache: {text}"));
-    }
-    log::note(text);
-}
 
 /// How often the line is drawn anew.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(500);
@@ -51,8 +31,7 @@ impl StatusLine {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
             bar.set_style(style);
         }
-        // There is one line a process.
-        let _ = SHOWN.set(bar.clone());
+        log::write_around(bar.clone());
         StatusLine {
             bar,
             last: (Instant::now(), FuseStats::default()),
@@ -78,7 +57,7 @@ impl StatusLine {
         let now = Instant::now();
         let (then, before) = std::mem::replace(&mut self.asked, (now, mount));
         let figures = line(cache, &mount, &before, now.duration_since(then));
-        say(&format!(
+        log::say(&format!(
             "statistics: {figures}  read in all {}  written in all {}  open files {}  requests {}  errors {}",
             show(mount.read_bytes),
             show(mount.written_bytes),

@@ -5,9 +5,10 @@
 //! A thread does the work, because a source that does not answer may block it. Signals that come meanwhile are answered by
 //! one more round, which begins after this one.
 
-use crate::mappings::Helper;
-use crate::shutdown::{Mounted, TAKE_OVER, not_written};
-use crate::status::{say, show};
+use crate::log::say;
+use crate::mappings::{Helper, TAKE_OVER};
+use crate::mounted::{Mounted, not_written};
+use crate::status::show;
 use foliocache::Cache;
 use foliocache_fuse::Mount;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -9,15 +9,20 @@
 //! # Invariants
 //!
 //! 1. There are never more buffers than `most`. A worker uses one only for a copy, never while it
-//!    waits for a store, so whoever waits for a buffer gets one soon.
-//! 2. What is used begins on a page: the kernel copies from it page by page.
+//!    waits for a store, so a wait for a buffer is short.
+//! 2. The used part begins on a page: the kernel copies from it page by page.
 //!
 //! # Locking
 //!
 //! The lock protects the stack alone; nothing is called under it.
 
-use crate::mount::MAX_REQUEST;
 use foliocache_sync::{Condvar, Mutex};
+
+/// Most bytes that one request reads or writes; the kernel allows no more.
+pub(crate) const MAX_REQUEST: u32 = 1 << 20;
+
+/// Buffers beyond one for each reader, which workers copy into.
+pub(crate) const MORE_BUFFERS: usize = 2;
 
 const PAGE: usize = 4096;
 
@@ -49,7 +54,7 @@ impl Buffers {
     }
 
     /// Runs `run` with a buffer of `size` bytes, at most [`MAX_REQUEST`], as soon as there is one.
-    /// It holds whatever was in it.
+    /// Its contents are those of its last use.
     pub(crate) fn with<R>(&self, size: usize, run: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut lease = Lease::new(self);
         let start = lease.buffer.as_ptr().align_offset(PAGE);
@@ -72,8 +77,8 @@ impl Lease<'_> {
         stack.in_use += 1;
         let free = stack.free.pop();
         drop(stack);
-        // Zeroed memory of this size comes untouched from the kernel: only what a request uses of
-        // it is ever taken.
+        // Zeroed memory of this size comes untouched from the kernel: a request takes only the pages
+        // that it uses.
         let buffer = free.unwrap_or_else(|| vec![0; BUFFER_BYTES]);
         Lease { buffers, buffer }
     }

@@ -1,20 +1,22 @@
-//! What the operations have in common: inodes, entries, handles, and what becomes of a panic.
+//! The state that operations share: inodes, entries, handles. An operation that panics answers an error.
 //!
 //! # Model
 //!
-//! The kernel names inodes by their number; what it knows is in [`nodes`](crate::nodes).
+//! The kernel names inodes by their number; [`nodes`](crate::nodes) has those that it knows.
 //!
-//! What the kernel may believe of names and attributes, and for how long, each [`Entry`] says. All changes
-//! made through the mount reach the kernel's copies at once, because they pass through it. It is told of other changes
-//! in directories that are watched ([`news`](crate::news)); elsewhere they are seen by [`TTL`] later.
+//! Each [`Entry`] says how long the kernel may believe a name and attributes. All changes made through the mount reach
+//! the kernel's copies at once, because they pass through it. It is told of other changes in directories that are watched
+//! ([`news`](crate::news)). Elsewhere it sees them [`TTL`] later at most.
 
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, MORE_BUFFERS};
 use crate::convert;
-use crate::handles::{DirHandle, FileHandle, FileId, HANDLE_BYTES, Handles, Listed, NO_HANDLE};
+use crate::entry::{Entry, LONG, TTL};
+use crate::handles::{DirHandle, FileHandle, FileId, HANDLE_BYTES, Handles, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
-use crate::mount::{KernelCache, MORE_BUFFERS, MountOptions};
-use crate::news::{LONG, News, Own, ToldSoFar};
-use crate::nodes::Nodes;
+use crate::listed::Listed;
+use crate::news::{News, Own, ToldSoFar};
+use crate::nodes::{Node, Nodes};
+use crate::options::{KernelCache, MountOptions};
 use crate::prune::Pruner;
 use crate::shown::Shown;
 use crate::stats::{Counters, add};
@@ -32,10 +34,7 @@ use foliocache_vfs::{
 use fuser::{FileAttr, FopenFlags, Generation, INodeNo, Request};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, UNIX_EPOCH};
-
-/// How long at most the kernel may believe a name or an attribute that it is not told of.
-pub(crate) const TTL: Duration = Duration::from_secs(1);
+use std::time::Duration;
 
 /// Sends `Ok` on with `$ok`, an error with `reply.error`.
 macro_rules! answer {
@@ -48,7 +47,7 @@ macro_rules! answer {
 }
 pub(crate) use answer;
 
-/// What the requests of one mount share.
+/// The state that the requests of one mount share.
 #[doc(alias = "fuse_conn")]
 pub(crate) struct FuseConn {
     pub(crate) names: Arc<SuperBlock>,
@@ -80,12 +79,12 @@ pub(crate) struct FuseConn {
 
 impl Drop for FuseConn {
     fn drop(&mut self) {
-        // Where the mount was detached, its requests are served longer than it lives.
+        // The requests of a detached mount are served longer than the mount lives.
         self.unopened.stop();
     }
 }
 
-/// On whose behalf a request is made. What is created has a umask, which is left to the file system,
+/// The caller of a request. The file system applies the umask to new files,
 /// because in a directory with a default access control list it does not count.
 pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
     OpContext {
@@ -96,67 +95,21 @@ pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
     }
 }
 
-/// An entry as the kernel wants it.
-pub(crate) struct Entry {
-    pub(crate) attr: FileAttr,
-    pub(crate) generation: Generation,
-    /// How long the name may be believed, and how long the attributes.
-    pub(crate) name_ttl: Duration,
-    pub(crate) attr_ttl: Duration,
-}
-
-impl Entry {
-    /// There is no such name.
-    pub(crate) fn absent(name_ttl: Duration) -> Entry {
-        Entry {
-            attr: FileAttr {
-                ino: INodeNo(0),
-                size: 0,
-                blocks: 0,
-                atime: UNIX_EPOCH,
-                mtime: UNIX_EPOCH,
-                ctime: UNIX_EPOCH,
-                crtime: UNIX_EPOCH,
-                kind: fuser::FileType::RegularFile,
-                perm: 0,
-                nlink: 0,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                blksize: 0,
-                flags: 0,
-            },
-            generation: Generation(0),
-            name_ttl,
-            attr_ttl: Duration::ZERO,
-        }
-    }
-
-    /// For an answer that has one time for both.
-    pub(crate) fn ttl(&self) -> Duration {
-        self.name_ttl.min(self.attr_ttl)
-    }
-}
-
 /// A directory in which something is asked for.
 pub(crate) struct Within {
     pub(crate) dentry: DentryRef<Inode>,
     inode: SlabArc<Inode>,
-    /// The kernel is told of what happens in it from now on.
+    /// The kernel is told of changes in it from now on.
     told: bool,
 }
 
 impl FuseConn {
-    /// What a mount of `names` begins with.
+    /// The state of a new mount of `names`.
     pub(crate) fn new(names: &Arc<SuperBlock>, options: &MountOptions) -> Result<FuseConn, Errno> {
         let counters = Arc::new(Counters::default());
         let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
         let listed = Arc::new(Listed::default());
-        let nodes = Arc::new(Nodes::new(
-            Arc::clone(&pruner),
-            Arc::clone(&listed),
-            Arc::clone(&counters),
-        ));
+        let nodes = Arc::new(Nodes::new(Arc::clone(&counters)));
         let read_only = options.is_read_only(names);
         let all = options.kernel_cache == KernelCache::All;
         Ok(FuseConn {
@@ -183,7 +136,26 @@ impl FuseConn {
         })
     }
 
-    /// Runs one operation: counts it, and turns errors and panics into what the kernel is told.
+    /// Takes look-ups of an inode back. The node if those were all, unless the kernel was asked for it: the pruner gets it then.
+    ///
+    /// Context: does not wait.
+    #[must_use]
+    pub(crate) fn forget(&self, ino: u64, nlookup: u64) -> Option<Node> {
+        let gone = self.nodes.forget(ino, nlookup)?;
+        if gone.is_directory() {
+            // Does not wait: the node still holds the inode and the dentry.
+            self.listed.end(ino);
+        }
+        match gone.asked_for() {
+            Ok(named) => {
+                self.pruner.took_back(named);
+                None
+            }
+            Err(gone) => Some(gone),
+        }
+    }
+
+    /// Runs one operation: counts it, and turns errors and panics into the kernel's error numbers.
     pub(crate) fn attempt<T>(
         &self,
         name: &'static str,

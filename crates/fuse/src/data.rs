@@ -19,7 +19,7 @@
 
 use crate::conn::FuseConn;
 use crate::handles::{FileHandle, FileId, NO_HANDLE};
-use crate::mount::KernelCache;
+use crate::options::KernelCache;
 use crate::stats::{add, subtract};
 use foliocache_mm::{Iocb, IovIter, MetadataCharge};
 use foliocache_sync::Arc;
@@ -72,7 +72,7 @@ pub(crate) struct ReadRequest {
 impl ReadRequest {
     /// The kernel asks for no more; the answer may be shorter in any case.
     fn len(&self) -> usize {
-        self.size.min(crate::mount::MAX_REQUEST) as usize
+        self.size.min(crate::buffers::MAX_REQUEST) as usize
     }
 
     fn iocb(&self, nowait: bool) -> Iocb {

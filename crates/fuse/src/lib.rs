@@ -25,13 +25,16 @@ mod connection;
 mod convert;
 mod data;
 mod device;
+mod entry;
 mod handles;
 mod kernel_pages;
+mod listed;
 mod listing;
 mod mount;
 mod news;
 mod nodes;
 mod operations;
+mod options;
 mod prune;
 mod replaced;
 mod served;
@@ -43,7 +46,8 @@ mod tests;
 mod unopened;
 
 pub use connection::{Connection, MappedStores};
-pub use mount::{KernelCache, Mount, MountError, MountOptions, mount};
+pub use mount::{Mount, MountError, mount};
+pub use options::{KernelCache, MountOptions};
 #[doc(hidden)]
 pub use served::Served;
 pub use shown::Shown;

@@ -1,6 +1,7 @@
 //! Reading directories for the kernel, with and without attributes.
 
-use crate::conn::{Entry, FuseConn};
+use crate::conn::FuseConn;
+use crate::entry::Entry;
 use crate::handles::{DirHandle, NO_HANDLE};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
@@ -136,7 +137,7 @@ impl FuseConn {
                     *generation,
                 ) {
                     // It did not fit, so the kernel was not told of it.
-                    let gone = inode.and_then(|inode| self.nodes.forget(inode.ino(), 1));
+                    let gone = inode.and_then(|inode| self.forget(inode.ino(), 1));
                     if let Some(gone) = gone {
                         gone.put(&self.names);
                     }

@@ -7,7 +7,7 @@
 //!  the library, in this process ─────────────────────▲
 //! ```
 //!
-//! An answer about a name in a directory that was watched before it was asked for holds for [`LONG`]: each change after
+//! An answer about a name in a directory that was watched before it was asked for holds for [`LONG`](crate::entry::LONG): each change after
 //! that is told. The thread sleeps until there are news, waits for [`GATHER`] and reads them, so that somebody
 //! who changes much is not slowed down by waking it each time.
 //!
@@ -44,7 +44,7 @@
 //! they were counted. Both take the lock of the node's shard in between: the second to take it finds what the first has done.
 
 use crate::device::Device;
-use crate::handles::Listed;
+use crate::listed::Listed;
 use crate::nodes::Nodes;
 use foliocache_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use foliocache_sync::background::{self, Panics};
@@ -61,9 +61,6 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ptr;
-
-/// How long the kernel believes what it will be told of. It comes back now and then all the same.
-pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 /// How long news gather before they are read.
 const GATHER: Duration = Duration::from_millis(8);

@@ -22,18 +22,18 @@
 //!
 //! # Locking
 //!
-//! One lock for each part of the table, in bounded sections. What is forgotten is dropped after it, and memory is
+//! One lock for each part of the table, in bounded sections. Forgotten nodes are dropped after it, and memory is
 //! waited for before it.
 //!
 //! # Memory ordering
 //!
 //! `keeps_names` is set before there is a request: `Relaxed`.
 
-use crate::handles::{FileHandle, Listed};
-use crate::prune::{PATIENCE, Pruner};
+use crate::handles::FileHandle;
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
@@ -42,13 +42,16 @@ use foliocache_vfs::{Inode, Named, ROOT_INO, SlabArc, SuperBlock};
 
 const SHARDS: usize = 16;
 
+/// Longest wait of a request for memory.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+
 /// Nodes that the hand passes under one lock.
 const STRETCH: usize = 256;
 
 /// Nodes that a part has room for when it has any.
 const LEAST_ROOM: usize = 64;
 
-/// What the kernel knows under one number.
+/// An inode that the kernel knows, under its number.
 pub(crate) struct Node {
     inode: SlabArc<Inode>,
     /// A directory's; any other's if the kernel can be asked to forget it.
@@ -69,7 +72,25 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Lets go of what the kernel has forgotten. May block on I/O if it was the last holder of a
+    pub(crate) fn is_directory(&self) -> bool {
+        self.inode.is_directory()
+    }
+
+    /// The names and the inode of a node that the kernel was asked to forget, if they are all that it holds; else the node.
+    pub(crate) fn asked_for(self) -> Result<Named, Node> {
+        match self {
+            Node {
+                asked: true,
+                held: None,
+                dentry: Some(dentry),
+                inode,
+                ..
+            } => Ok(Named { dentry, inode }),
+            node => Err(node),
+        }
+    }
+
+    /// Lets go of a node that the kernel has forgotten. May block on I/O if it was the last holder of a
     /// file without a name.
     pub(crate) fn put(self, names: &SuperBlock) {
         drop((self.dentry, self.held));
@@ -90,7 +111,7 @@ struct Shard {
     memory: Option<MetadataCharge>,
 }
 
-/// What a part takes with room for so many nodes.
+/// The memory of a part with room for so many nodes.
 fn table_bytes(room: usize) -> u64 {
     (PageVec::<Node>::bytes_for(room) + PageVec::<u32>::bytes_for(room)) as u64
 }
@@ -218,20 +239,15 @@ pub(crate) struct Nodes {
     shards: [Mutex<Shard>; SHARDS],
     /// Dentries are kept of all nodes.
     keeps_names: AtomicBool,
-    pruner: Arc<Pruner>,
-    listed: Arc<Listed>,
     counters: Arc<Counters>,
 }
 
 impl Nodes {
-    /// None but the root. `counters` are told of all counts together, `pruner` of chosen nodes that came back, and `listed` of
-    /// directories that are forgotten.
-    pub(crate) fn new(pruner: Arc<Pruner>, listed: Arc<Listed>, counters: Arc<Counters>) -> Self {
+    /// None but the root. `counters` have the sum of all counts.
+    pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             keeps_names: AtomicBool::new(false),
-            pruner,
-            listed,
             counters,
         }
     }
@@ -425,32 +441,14 @@ impl Nodes {
         drop(replaced);
     }
 
-    /// Takes look-ups back; an unknown number is no error. The node if those were all, unless the
-    /// pruner gets it.
+    /// Takes look-ups back; an unknown number is no error. The node if those were all.
     ///
     /// Context: does not wait.
     #[must_use]
     pub(crate) fn forget(&self, ino: u64, nlookup: u64) -> Option<Node> {
         let (taken, gone) = self.shard(ino).lock().forget(ino, nlookup);
         subtract(&self.counters.lookups, taken);
-        let gone = gone?;
-        if gone.inode.is_directory() {
-            // Does not wait: the node still holds the inode and the dentry.
-            self.listed.end(ino);
-        }
-        match gone {
-            Node {
-                asked: true,
-                held: None,
-                dentry: Some(dentry),
-                inode,
-                ..
-            } => {
-                self.pruner.took_back(Named { dentry, inode });
-                None
-            }
-            gone => Some(gone),
-        }
+        gone
     }
 
     /// Chooses up to `most` nodes that the kernel should be asked to forget, least used first; their numbers, and

@@ -9,7 +9,7 @@ use crate::conn::{answer, answer_xattr, context, is_acl, list_of_xattrs};
 use crate::convert;
 use crate::data::{O_DIRECT, ReadRequest, WriteRequest};
 use crate::handles::{FileId, NO_HANDLE};
-use crate::mount::KernelCache;
+use crate::options::KernelCache;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
@@ -70,7 +70,7 @@ impl Filesystem for Server {
             tracing::warn!("this kernel maps files only through its own cache: data is held twice");
         }
         // Both only fail for values out of range, which these are not.
-        let _ = config.set_max_write(crate::mount::MAX_REQUEST);
+        let _ = config.set_max_write(crate::buffers::MAX_REQUEST);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Filesystem for Server {
     fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
         let done = self
             .conn
-            .attempt("forget", || Ok(self.conn.nodes.forget(ino.0, nlookup)));
+            .attempt("forget", || Ok(self.conn.forget(ino.0, nlookup)));
         // What goes with the last look-up may be a file, and its end may wait for the store.
         if let Ok(Some(node)) = done {
             self.serve(Lane::Io, move |conn| {

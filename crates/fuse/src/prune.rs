@@ -8,8 +8,8 @@
 //!     names and inodes given up ◀── what came back ◀──forget── workers ◀─────┘
 //! ```
 //!
-//! What the kernel remembers is held for it ([`nodes`](crate::nodes)) and cannot be evicted. Reclaim finds that
-//! something is missing and says how many; the thread asks the kernel for a batch of nodes, least used first,
+//! Inodes that the kernel remembers are held for it ([`nodes`](crate::nodes)) and cannot be evicted. Reclaim is short
+//! of memory and says how many it wants back; the thread asks the kernel for a batch of nodes, least used first,
 //! waits until no more of them come back, gives those up, and goes on until there are enough or all nodes were
 //! looked at. If next to none came back then they are in use, and nothing is tried for a while.
 //!
@@ -17,14 +17,14 @@
 //! before it can forget it.
 //!
 //! Requests that tell the kernel of more inodes meanwhile wait for a round, once memory was refused
-//! ([`Pruner::wait_for_room`]); one reader always takes what is forgotten ([`service`](crate::service)).
+//! ([`Pruner::wait_for_room`]). One reader always takes the kernel's forgets ([`service`](crate::service)).
 //!
 //! # Locking
 //!
-//! `state` protects the figures and what came back; a leaf, nothing is called under it.
+//! `state` protects the figures and the nodes that came back. It is a leaf: nothing is called under it.
 
 use crate::device::Device;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, PATIENCE};
 use crate::stats::{Counters, add};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::JoinHandle;
@@ -38,9 +38,6 @@ const BATCH: usize = 512;
 /// The forgets of a message are queued when its writing is done. Once none came for so long, the rest are in
 /// use.
 const SILENCE: Duration = Duration::from_millis(2);
-
-/// Longest wait of a request for memory.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// If fewer than one of so many nodes came back, all in all, the rest are in use.
 const WORTH: usize = 16;
@@ -62,7 +59,7 @@ struct State {
     stopped: bool,
 }
 
-/// What is wanted back of the kernel, and what came.
+/// The nodes that are wanted back from the kernel, and those that came.
 pub(crate) struct Pruner {
     state: Mutex<State>,
     /// For the thread.
@@ -103,7 +100,7 @@ impl Pruner {
         self.round_done.notify_all();
     }
 
-    /// This was asked for, and the kernel has forgotten it.
+    /// The kernel has forgotten a node that it was asked to forget.
     pub(crate) fn took_back(&self, gone: Named) {
         add(&self.counters.forgotten_on_request, 1);
         let mut state = self.state.lock();
@@ -165,7 +162,7 @@ impl Pruner {
 
     /// Has the kernel forget as many as are wanted, or as there are.
     fn prune(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
-        // Twice round: what has its second chance the first time has lost it the second.
+        // Twice round: a node that has its second chance the first time has lost it the second.
         let known = nodes.len();
         let mut left = 2 * known;
         let mut all = 0;
@@ -205,7 +202,7 @@ impl Pruner {
         }
     }
 
-    /// What the kernel forgot, once that is all that was asked for, or no more comes.
+    /// The nodes that the kernel forgot, once it forgot all that were asked for or no more come.
     fn wait_for_forgets(&self, asked: usize) -> Vec<Named> {
         let mut state = self.state.lock();
         state.awaited = asked;

@@ -6,7 +6,8 @@
 //! not say for whom it asks for attributes. So a file that is open answers with the attributes that were known last, for
 //! whoever asks. A `stat` by its old name may get them, too, until the kernel is told of the new file.
 
-use crate::conn::{Entry, FuseConn, Within};
+use crate::conn::{FuseConn, Within};
+use crate::entry::Entry;
 use foliocache_sys::Errno;
 use foliocache_vfs::{Attr, Inode, SlabArc};
 use std::ffi::OsStr;

@@ -12,7 +12,7 @@
 //! requests have the same answers.
 
 use crate::conn::FuseConn;
-use crate::mount::MountOptions;
+use crate::options::MountOptions;
 use crate::service::{Job, Server};
 use crate::stats::{Counters, FuseStats};
 use foliocache_sync::Arc;

@@ -34,9 +34,10 @@
 //!
 //! `busy` and `held` only count; nothing is published through them: every access is `Relaxed`.
 
-use crate::conn::{Entry, FuseConn, answer};
+use crate::buffers::MAX_REQUEST;
+use crate::conn::{FuseConn, answer};
 use crate::data::{ReadRequest, WriteRequest};
-use crate::mount::MAX_REQUEST;
+use crate::entry::Entry;
 use crate::stats::add;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -65,7 +65,7 @@ impl Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conn::Entry;
+    use crate::entry::Entry;
     use std::time::Duration;
 
     #[test]

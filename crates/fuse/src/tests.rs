@@ -3,11 +3,12 @@
 use crate::buffers::Buffers;
 use crate::conn::FuseConn;
 use crate::data::{ReadRequest, WriteRequest};
-use crate::handles::{FileId, Handles, Listed, NO_HANDLE};
+use crate::handles::{FileId, Handles, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
-use crate::mount::KernelCache;
+use crate::listed::Listed;
 use crate::news::News;
 use crate::nodes::Nodes;
+use crate::options::KernelCache;
 use crate::prune::Pruner;
 use crate::shown::Shown;
 use crate::stats::Counters;
@@ -40,8 +41,7 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
     let counters = Arc::new(Counters::default());
     let pruner = Arc::new(Pruner::new(counters.clone()));
     let listed = Arc::new(Listed::default());
-    let nodes = Nodes::new(pruner.clone(), listed.clone(), counters.clone());
-    let nodes = Arc::new(nodes);
+    let nodes = Arc::new(Nodes::new(counters.clone()));
     FuseConn {
         names: Arc::new(SuperBlock::new(fs, mm)),
         nodes: nodes.clone(),
@@ -276,7 +276,7 @@ fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
         mm.usage().metadata_bytes,
     );
     for ino in &numbers {
-        drop(conn.nodes.forget(*ino, 1));
+        drop(conn.forget(*ino, 1));
     }
     let given_back = slabs - mm.usage().metadata_bytes;
     assert!(
@@ -292,7 +292,7 @@ fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
     for at in 0..10_000 {
         let name = format!("f{at}");
         look_up(&conn, &name);
-        drop(conn.nodes.forget(numbers[at / 2], 1));
+        drop(conn.forget(numbers[at / 2], 1));
     }
     assert_eq!(conn.nodes.len(), 5_000);
     for ino in &numbers {
@@ -356,8 +356,8 @@ fn a_node_looked_up_during_a_forget_request_lives_until_its_count_is_zero() {
     assert_eq!(conn.nodes.choose(1000).0.len(), 20);
     look_up(&conn, "f3");
     for ino in &numbers {
-        drop(conn.nodes.forget(*ino, 1));
-        drop(conn.nodes.forget(*ino + 1_000_000, 1));
+        drop(conn.forget(*ino, 1));
+        drop(conn.forget(*ino + 1_000_000, 1));
     }
     let stats = conn.counters.snapshot();
     assert_eq!((stats.lookups, stats.forgotten_on_request), (1, 19));
@@ -365,7 +365,7 @@ fn a_node_looked_up_during_a_forget_request_lives_until_its_count_is_zero() {
     conn.inode(INodeNo(numbers[3])).unwrap();
     assert_eq!(conn.inode(INodeNo(numbers[4])).err(), Some(Errno::ESTALE));
     // Nobody asked for it since.
-    drop(conn.nodes.forget(numbers[3], 1));
+    drop(conn.forget(numbers[3], 1));
     let stats = conn.counters.snapshot();
     assert_eq!((stats.lookups, stats.forgotten_on_request), (0, 19));
 }
@@ -488,7 +488,7 @@ fn directory_that_is_forgotten_on_request_is_closed() {
     assert_eq!(conn.listed.len(), 1);
     // The hand passes what was named since it last came by.
     while conn.nodes.choose(1000).0.is_empty() {}
-    assert!(conn.nodes.forget(dir.0, 1).is_none(), "the pruner has it");
+    assert!(conn.forget(dir.0, 1).is_none(), "the pruner has it");
     assert_eq!(conn.counters.snapshot().forgotten_on_request, 1);
     assert_eq!(conn.listed.len(), 0);
 }
@@ -584,6 +584,6 @@ fn handle_that_a_request_uses_is_not_closed() {
     assert!(conn.unopened.get(ino, false).is_none());
     assert!(conn.nodes.held(ino).is_some());
     assert_eq!(listing.data_of(id), b"DATA");
-    drop(conn.nodes.forget(ino, 1));
+    drop(conn.forget(ino, 1));
     assert!(conn.nodes.held(ino).is_none());
 }

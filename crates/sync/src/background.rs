@@ -34,7 +34,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// Longest pause between a panic and the restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What became known of panics in the background threads of one cache.
+/// The panics of the background threads of one cache.
 #[derive(Debug)]
 pub struct Panics {
     count: AtomicU64,
@@ -82,7 +82,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 /// Starts a background thread that runs `run` until it returns, again after each panic. Signal handlers of the
 /// program do not run on it.
 ///
-/// Whoever joins the thread may wait for the pause after a panic, a second at most.
+/// Joining the thread may wait for the pause after a panic, a second at most.
 ///
 /// # Errors
 /// The kernel refuses a thread.

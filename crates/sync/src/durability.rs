@@ -55,7 +55,7 @@ impl Durability {
         self.begin().is_none()
     }
 
-    /// What a sync that begins now covers, for [`Durability::end`]; `None` if everything is durable.
+    /// The changes that a sync covers if it begins now, for [`Durability::end`]; `None` if everything is durable.
     pub fn begin(&self) -> Option<u32> {
         // In this order: a change that comes between the two loads is not taken for durable.
         let changed = self.changed.load(Ordering::Acquire);

@@ -3,11 +3,11 @@
 //! # Model
 //!
 //! `imp` holds what the lock types of [`crate::lock`] wrap; the public modules hold what is passed on
-//! as it is. No type here has state of its own.
+//! unchanged. No type here has state of its own.
 
 pub use std::sync::{Arc, Weak};
 
-/// What the wrappers of this crate are made of.
+/// The types that the wrappers of this crate are made of.
 pub(crate) mod imp {
     #[cfg(loom)]
     pub(crate) use loom::sync::{Condvar, Mutex, RwLock};

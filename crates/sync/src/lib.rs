@@ -12,7 +12,7 @@
 //! | loom | `RUSTFLAGS="--cfg loom"` | every interleaving and every weak ordering of a small model |
 //! | shuttle | `RUSTFLAGS="--cfg shuttle"` | many random interleavings of a large one |
 //!
-//! What differs between the builds, and what a caller has to heed:
+//! Differences between the builds that a caller must know:
 //!
 //! - **Constructors** are `const` in the normal and the shuttle build, and plain functions under
 //!   loom. A static therefore is declared with [`global!`], which makes it anew for every execution
@@ -63,6 +63,8 @@ pub mod cell;
 pub mod collections;
 pub mod durability;
 mod facade;
+#[cfg(shuttle)]
+mod guard;
 mod lock;
 pub mod lockref;
 #[cfg(any(loom, shuttle))]

@@ -20,12 +20,12 @@ use crate::facade::imp;
 #[cfg(not(shuttle))]
 pub use crate::facade::imp::MutexGuard;
 pub use crate::facade::imp::{RwLockReadGuard, RwLockWriteGuard};
-use crate::time::Duration;
+#[cfg(shuttle)]
+pub use crate::guard::MutexGuard;
 #[cfg(shuttle)]
 use crate::virtual_time::Queue;
-#[cfg(shuttle)]
-pub use guard::MutexGuard;
 use std::sync::{PoisonError, TryLockError, TryLockResult};
+use std::time::Duration;
 
 fn unless_held<G>(attempt: TryLockResult<G>) -> Option<G> {
     match attempt {
@@ -72,64 +72,8 @@ impl<T> Mutex<T> {
     #[cfg(shuttle)]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        MutexGuard::try_lock(&self.0)
-    }
-}
-
-#[cfg(shuttle)]
-mod guard {
-    use super::{PoisonError, imp, unless_held};
-    use std::ops::{Deref, DerefMut};
-
-    /// A held mutex, which knows its mutex: a wait in virtual time takes it again.
-    #[derive(Debug)]
-    pub struct MutexGuard<'a, T> {
-        mutex: &'a imp::Mutex<T>,
-        guard: imp::MutexGuard<'a, T>,
-    }
-
-    impl<'a, T> MutexGuard<'a, T> {
-        #[track_caller]
-        pub(crate) fn lock(mutex: &'a imp::Mutex<T>) -> Self {
-            let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
-            Self { mutex, guard }
-        }
-
-        #[track_caller]
-        pub(super) fn try_lock(mutex: &'a imp::Mutex<T>) -> Option<Self> {
-            let guard = unless_held(mutex.try_lock())?;
-            Some(Self { mutex, guard })
-        }
-
-        /// Releases the mutex. Other threads run before that, and not after.
-        pub(crate) fn unlock(self) -> &'a imp::Mutex<T> {
-            self.mutex
-        }
-
-        /// Does something with shuttle's guard.
-        pub(super) fn map(
-            self,
-            f: impl FnOnce(imp::MutexGuard<'a, T>) -> imp::MutexGuard<'a, T>,
-        ) -> Self {
-            Self {
-                guard: f(self.guard),
-                ..self
-            }
-        }
-    }
-
-    impl<T> Deref for MutexGuard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            &self.guard
-        }
-    }
-
-    impl<T> DerefMut for MutexGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            &mut self.guard
-        }
+        let guard = unless_held(self.0.try_lock())?;
+        Some(MutexGuard::new(&self.0, guard))
     }
 }
 
@@ -175,7 +119,7 @@ impl<T> RwLock<T> {
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: imp::Condvar,
-    /// Those who wait in virtual time.
+    /// The threads that wait in virtual time.
     #[cfg(shuttle)]
     queue: Queue,
 }

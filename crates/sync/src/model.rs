@@ -15,7 +15,7 @@ pub use crate::virtual_time::with_virtual_time;
 #[cfg(loom)]
 pub use loom_model::{explore, unexplored};
 #[cfg(shuttle)]
-pub use seeds::{Execution, draw, run_seeds, trace};
+pub use seeds::{Execution, run_seeds, trace};
 #[cfg(shuttle)]
 pub use shuttle_model::{sample, sample_runs};
 

@@ -25,15 +25,14 @@ pub struct OnceBox<T> {
 }
 
 impl<T> OnceBox<T> {
-    /// What it holds. One load.
+    /// The value, if there is one. One load.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         // SAFETY: invariant 1.
         unsafe { self.filled.load(Ordering::Acquire).as_ref() }
     }
 
-    /// What it holds; if that is nothing, what `init` makes. Of two threads that fill it at once one makes its value
-    /// in vain.
+    /// The value; if there is none, `init` makes it. If two threads fill the box at once, one makes its value in vain.
     pub fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
         if let Some(filled) = self.get() {
             return filled;

@@ -223,7 +223,7 @@ impl ShardedCounter {
         }
     }
 
-    /// What was added with atomic operations, because the cell belonged to another thread.
+    /// The sum that was added with atomic operations, because the cell belonged to another thread.
     #[doc(hidden)]
     pub fn sum_shared(&self) -> i64 {
         // Relaxed: see the module's header.

@@ -9,8 +9,8 @@
 //! happen. Release builds only count the locks that a thread holds ([`foliocache_sys::inside`]).
 //!
 //! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank.
-//! - [`acquire`] gives a [`RankToken`] to who implements a lock by other means, a bit in a state word
-//!   for instance, and keeps the token for as long as it holds the lock.
+//! - [`acquire`] gives a [`RankToken`] to code that implements a lock by other means, a bit in a state word
+//!   for instance. It keeps the token for as long as it holds the lock.
 //! - Locks of the *same* rank do not nest, unless the caller has an order among them and says so with
 //!   [`acquire_nested`] or `lock_nested` (folio locks in ascending index; directories ancestors first,
 //!   else by inode number).
@@ -33,7 +33,6 @@
 //! choosing its place. There is no check of interrupt contexts, since there are none; its counterpart is
 //! [`might_sleep`], which refuses to wait inside an RCU read section.
 
-use crate::seqcount::Exclusive;
 use crate::time::Duration;
 use crate::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use foliocache_sys::inside::{self, Inside};
@@ -47,7 +46,7 @@ mod held;
 /// The place of a lock in the order: a thread takes them from the top of this list to its bottom.
 ///
 /// Down to [`IMmap`](Self::IMmap) they may be held for as long as I/O takes, and waiting for one
-/// counts as sleeping. From [`PteBatch`](Self::PteBatch) on they are held for a bounded number of
+/// counts as sleeping. From [`DentryWalk`](Self::DentryWalk) on they are held for a bounded number of
 /// instructions, and may be taken inside an RCU read section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -60,7 +59,7 @@ pub enum Rank {
     Names,
     /// The making of a regular file's address space, at its first opening.
     Mapping,
-    /// What reclaim knows of a file system's caches; tried by reclaim.
+    /// Reclaim's knowledge of a file system's caches; reclaim only tries it.
     Shrinker,
     /// Tables of a file system: names, directories, the list of open files.
     Namespace,
@@ -73,10 +72,7 @@ pub enum Rank {
     FlushLock,
     /// One per mapping: a single writeback pass at a time.
     WritebackLock,
-    /// The set of windows of the address space of the process.
-    #[doc(alias = "mmap_lock")]
-    MmapLock,
-    /// Keeps truncate and hole punch apart from those who fill the mapping.
+    /// Keeps truncate and hole punch apart from the filling of the mapping.
     #[doc(alias = "invalidate_lock")]
     InvalidateLock,
     /// The lock bit of a folio; several at once in ascending index.
@@ -85,8 +81,6 @@ pub enum Rank {
     /// The windows of one file.
     #[doc(alias = "i_mmap_rwsem")]
     IMmap,
-    /// Installing or protecting a run of page-table entries.
-    PteBatch,
     /// Going through a subtree of the dentry cache.
     DentryWalk,
     /// Where the dentries of a cache are: moves, and the dentry that a directory has.
@@ -113,7 +107,7 @@ pub enum Rank {
     Frames,
     /// A thread's own list of free frames or nodes.
     Magazine,
-    /// Those who wait for the memory bound.
+    /// The callers that wait for the memory bound.
     Budget,
     /// A bucket of a [`WaitTable`](crate::wait::WaitTable).
     WaitTable,
@@ -130,7 +124,7 @@ impl Rank {
     /// Whether waiting for a lock of this rank counts as sleeping, and so is forbidden in an RCU read
     /// section.
     pub const fn sleeps(self) -> bool {
-        (self as u8) < (Rank::PteBatch as u8)
+        (self as u8) < (Rank::DentryWalk as u8)
     }
 }
 
@@ -321,10 +315,8 @@ impl<G: DerefMut> DerefMut for Ranked<G> {
     }
 }
 
-impl<G: Exclusive> Exclusive for Ranked<G> {}
-
-/// A [`Mutex`] with a place in the lock order. What waits for it panics in debug builds on a rank inversion, or when a
-/// sleeping rank is taken in an RCU read section.
+/// A [`Mutex`] with a place in the lock order. In debug builds, waiting for it panics on a rank inversion, and in an RCU
+/// read section if the rank sleeps.
 #[derive(Debug)]
 pub struct RankedMutex<T> {
     rank: RankOf,
@@ -366,7 +358,7 @@ impl Condvar {
         self.wait_ranked_short(guard)
     }
 
-    /// [`wait_ranked`](Self::wait_ranked) for what takes a bounded number of instructions.
+    /// [`wait_ranked`](Self::wait_ranked) for a condition that takes a bounded number of instructions.
     #[track_caller]
     pub(crate) fn wait_ranked_short<'a, T>(
         &self,

@@ -38,7 +38,7 @@
 //! `PERIOD` (held for one heavy barrier and one look at the slots) before `REGISTRY` (a few
 //! instructions). Both are inner to every lock of the project and take none. [`read_lock`] blocks on
 //! `REGISTRY` once per thread, on its first use. [`synchronize`] sleeps. A read section may not sleep, and
-//! debug builds check it ([`rank::might_sleep`]): one that does holds back all
+//! debug builds check it ([`might_sleep`](crate::rank::might_sleep)): one that does holds back all
 //! memory that waits for a grace period, and a guard that is forgotten holds it back for ever.
 //!
 //! # Memory ordering
@@ -71,7 +71,7 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::cell::Cell;
 use crate::padded::CachePadded;
 use crate::time::{self, Duration};
-use crate::{Mutex, MutexGuard, hint, rank, thread};
+use crate::{Mutex, MutexGuard, hint, thread};
 use std::marker::PhantomData;
 
 mod barrier {
@@ -421,7 +421,6 @@ pub fn synchronize() {
         !in_read_section(),
         "waiting for a grace period inside an RCU read section"
     );
-    rank::might_sleep();
     let cookie = start_poll();
     let mut tries = 0;
     while !poll(cookie) {

@@ -30,9 +30,9 @@
 //! # Memory ordering
 //!
 //! The data itself is read and written with `Relaxed` atomics: the counter's fences order it. The
-//! release fence in [`SeqCount::write`] pairs with the acquire fence in [`SeqCount::read_retry`] (who saw
+//! release fence in [`SeqCount::write`] pairs with the acquire fence in [`SeqCount::read_retry`] (a reader that saw
 //! new data sees the odd number); the `Release` store at the end of the section pairs with the `Acquire`
-//! load in [`SeqCount::try_read_begin`] (who starts at the new number sees all of the new data).
+//! load in [`SeqCount::try_read_begin`] (a reader that starts at the new number sees all of the new data).
 //!
 //! # Differences from Linux
 //!
@@ -40,7 +40,7 @@
 //! it, as an exclusive borrow of its guard.
 
 use crate::atomic::{AtomicU32, Ordering, fence};
-use crate::rank::{self, Rank, RankToken};
+use crate::rank::{self, Rank, RankToken, Ranked};
 use crate::{MutexGuard, RwLockWriteGuard, hint, thread};
 
 /// A guard of a lock that keeps every other writer away: what [`SeqCount::write`] takes as its proof.
@@ -50,6 +50,7 @@ pub trait Exclusive {}
 
 impl<T> Exclusive for MutexGuard<'_, T> {}
 impl<T> Exclusive for RwLockWriteGuard<'_, T> {}
+impl<G: Exclusive> Exclusive for Ranked<G> {}
 
 /// How often a reader spins before it gives up the processor to the writer.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };

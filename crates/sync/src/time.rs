@@ -31,7 +31,7 @@ mod model {
     use super::{Duration, Timespec};
     use std::ops::Add;
 
-    /// What the clocks show when an execution begins: not zero, which stands for "never" here and there.
+    /// The time of the clocks when an execution begins: not zero, which stands for "never" in some places.
     const BEGIN: Duration = Duration::from_secs(1_000_000);
 
     /// Time since the execution began.

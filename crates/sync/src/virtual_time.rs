@@ -22,7 +22,7 @@
 //!
 //! 1. A sleeper enters the queue in the step that releases the mutex: a wake-up before that does not reach it, and one after
 //!    it does.
-//! 2. A sleeper is woken once, by whoever changes its state from [`WAITING`].
+//! 2. A sleeper is woken once: by the thread that changes its state from [`WAITING`].
 //!
 //! # Locking
 //!
@@ -34,19 +34,19 @@
 //! Relaxed throughout, for the same reason.
 
 use crate::facade::imp;
-use crate::lock::MutexGuard;
-use crate::time::Duration;
+use crate::guard::MutexGuard;
 use shuttle::scheduler::TaskId;
 use shuttle::thread::{self, Thread};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-/// What executions do takes minutes. What takes longer does not end.
+/// An execution takes minutes of virtual time. One that takes longer does not end.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// The state of a sleeper that nobody has woken.
+/// The state of a sleeper that waits.
 const WAITING: u8 = 0;
 /// Woken by a notification.
 const NOTIFIED: u8 = 1;
@@ -91,7 +91,7 @@ impl Sleeper {
         })
     }
 
-    /// Whether it was the caller who ended the wait; then it has to unpark the thread.
+    /// Ends the wait. `true` if the caller ended it; then it has to unpark the thread.
     fn end(&self, state: u8) -> bool {
         // Invariant 2.
         self.state
@@ -115,7 +115,7 @@ impl Sleeper {
             parked += 1;
         }
         if parked > 1 {
-            // Somebody else's wake-up came meanwhile, for what this thread will wait for later.
+            // A wake-up for a later wait of this thread came meanwhile.
             self.thread.unpark();
         }
         let timed_out = self.state.load(Ordering::Relaxed) == TIMED_OUT;
@@ -166,7 +166,7 @@ impl Queue {
         }
         // A step of its own, as shuttle's are.
         thread::sleep(Duration::ZERO);
-        let draw = if all { 0 } else { crate::model::draw() };
+        let draw = if all { 0 } else { draw() };
         let woken: Vec<_> = self.with(|waiters| {
             waiters.retain(|waiter| waiter.state.load(Ordering::Relaxed) == WAITING);
             let woken = match (all, waiters.len()) {
@@ -184,6 +184,12 @@ impl Queue {
         }
         true
     }
+}
+
+/// A number that the schedule chooses.
+fn draw() -> u64 {
+    use shuttle::rand::RngCore;
+    shuttle::rand::thread_rng().next_u64()
 }
 
 /// Whether this execution runs in virtual time.
@@ -249,7 +255,7 @@ fn keep_time() {
                     sleeper.thread.unpark();
                 }
             }
-            // Nobody waits for a time: nothing will happen any more.
+            // No thread waits for a time: nothing will happen any more.
             _ => return reset(),
         }
         with_clock(|clock| clock.keeper_is_busy = false);

@@ -44,7 +44,7 @@ pub struct Limits {
     pub idle: Duration,
 }
 
-/// What the workers do now, and did.
+/// Counts of the workers' threads and jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkersStats {
     /// Jobs ever submitted.
@@ -193,7 +193,7 @@ impl<J: Send + 'static> Workers<J> {
         Err(NoThread { jobs, error })
     }
 
-    /// What they do. Takes a lock for a moment.
+    /// The counts of now. Takes a lock for a moment.
     pub fn stats(&self) -> WorkersStats {
         let state = self.shared.state.lock();
         WorkersStats {

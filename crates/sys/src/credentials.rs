@@ -1,10 +1,10 @@
-//! Who this process is to a file system.
+//! The identity of this process to a file system.
 //!
 //! # Model
 //!
-//! What a process creates belongs to its effective user and group, with the mode's bits that its
-//! umask holds cleared. The kernel does that for system calls; a file system that creates things
-//! on behalf of somebody has to know the numbers.
+//! A file belongs to the effective user and group of the process that creates it, and the bits of
+//! its umask are cleared in the file's mode. The kernel does that for system calls; a file system
+//! that creates files for others has to know the numbers.
 
 use crate::Errno;
 use crate::fd::{BorrowedFd, proc_path};
@@ -89,7 +89,7 @@ pub fn is_further_group(pid: u32, group: u32) -> bool {
     groups.split_whitespace().any(|of| of.parse() == Ok(group))
 }
 
-/// What a line of a process's status says.
+/// A line of a process's status.
 fn status(process: &str, line: &str) -> Option<String> {
     let text = std::fs::read(format!("/proc/{process}/status")).ok()?;
     let text = String::from_utf8_lossy(&text);

@@ -149,7 +149,7 @@ fn symbol(library: *mut c_void, name: &CStr) -> Result<*mut c_void, DriverError>
     (!found.is_null()).then_some(found).ok_or_else(no_driver)
 }
 
-/// What the dynamic loader says of this thread's last failure.
+/// The dynamic loader's message about this thread's last failure.
 fn no_driver() -> DriverError {
     // SAFETY: always allowed.
     let said = unsafe { libc::dlerror() };

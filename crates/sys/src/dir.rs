@@ -150,8 +150,7 @@ pub fn symlinkat(target: &OsStr, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()
     Ok(retry_on_intr(|| fs::symlinkat(target, dir, name))?)
 }
 
-/// What the symbolic link behind `link`, an `O_PATH` descriptor of the link itself, holds. May
-/// block.
+/// The target of the symbolic link `link`, an `O_PATH` descriptor of the link itself. May block.
 ///
 /// # Errors
 ///

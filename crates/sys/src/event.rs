@@ -36,7 +36,7 @@ impl Event {
         }
     }
 
-    /// What poll(2) waits for.
+    /// The descriptor for poll(2).
     pub fn fd(&self) -> &OwnedFd {
         &self.0
     }

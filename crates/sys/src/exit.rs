@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::panic::catch_unwind;
 use std::process;
 
-/// What is done at the exit.
+/// Work that is done at the exit.
 pub trait AtExit: 'static {
     /// Does it. The exit waits for it. A panic ends it.
     fn run();

@@ -40,7 +40,7 @@ const LONGEST: usize = EVENT + INFO + MAX_HANDLE;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileHandle(Box<[u8]>);
 
-/// What the queue tells.
+/// An event of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A file was written to, or cut: once for each process that did since the queue was read, in no order.
@@ -134,7 +134,7 @@ impl Fanotify {
                 each(self.event(&events[..len]));
                 events = &events[len..];
             }
-            // What did not fit is still there.
+            // Events that did not fit are still in the queue.
             if n + LONGEST <= BUFFER {
                 return Ok(());
             }

@@ -208,7 +208,7 @@ pub(crate) fn write_batch(fd: BorrowedFd<'_>, pos: u64, batch: &Batch) -> Result
     moved(libc::pwritev, fd, pos, batch)
 }
 
-/// What a descriptor was opened for.
+/// The access mode and flags with which a descriptor was opened.
 ///
 /// # Errors
 ///
@@ -518,7 +518,7 @@ pub fn fchown(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<
     Ok(fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?)
 }
 
-/// What to look for in a sparse file.
+/// A kind of range in a sparse file, to be looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekSparse {
     /// The next byte that is data.

@@ -1,4 +1,4 @@
-//! What the kernel tells of changes in directories.
+//! Changes in directories, as the kernel reports them.
 //!
 //! # Model
 //!
@@ -25,7 +25,7 @@ const BUFFER: usize = 16 << 10;
 #[derive(Debug)]
 pub struct Inotify(OwnedFd);
 
-/// What happened.
+/// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A name was made, or moved from the directory.
@@ -47,7 +47,7 @@ pub enum EventKind {
 pub struct Event<'a> {
     /// The number of the watch.
     pub watch: i32,
-    /// What happened.
+    /// The kind of the change.
     pub kind: EventKind,
     /// To which name; `None` to the directory itself.
     pub name: Option<&'a OsStr>,
@@ -86,7 +86,7 @@ impl Inotify {
         let _ = inotify::remove_watch(&self.0, watch);
     }
 
-    /// What can be read when there are events.
+    /// The descriptor, readable when there are events.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -23,6 +23,7 @@ pub mod inotify;
 pub mod inside;
 mod lock;
 pub mod memory;
+mod page;
 pub mod peer;
 pub mod pressure;
 pub mod process;

@@ -3,6 +3,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use core::sync::atomic;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use std::sync::OnceLock;
 use std::sync::PoisonError;
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) use std::thread::{

@@ -34,6 +34,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
+pub use crate::page::{HUGE_PAGE_SIZE, PAGE_SIZE};
 pub use anonymous::AnonymousRange;
 pub use file::FileMapping;
 pub use page_vec::PageVec;
@@ -50,11 +51,6 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
 
-/// Bytes of a page, the smallest unit of every range here.
-pub const PAGE_SIZE: usize = 4096;
-/// Bytes of a huge page: the alignment of a reservation, and the unit worth giving back.
-pub const HUGE_PAGE_SIZE: usize = 2 << 20;
-
 /// A reserved range of addresses; see the module's model.
 #[derive(Debug)]
 pub struct ReservedRange {
@@ -69,7 +65,7 @@ pub struct ReservedRange {
 // SAFETY: the value is an address range and a guard; every method is a system call on the range,
 // and the kernel serialises those.
 unsafe impl Send for ReservedRange {}
-// SAFETY: as above.
+// SAFETY: every method is a system call on the range, and the kernel serialises those.
 unsafe impl Sync for ReservedRange {}
 
 /// Bytes of addresses that a process can spare for something that could use `most` of them: at most a 16th of the largest
@@ -237,7 +233,7 @@ unsafe fn discard(start: *mut c_void, len: usize) -> Result<(), Errno> {
         result => return Ok(result?),
     }
     // The plain advice refuses memory that is locked. A kernel before 5.18 refuses this one, too.
-    // SAFETY: as above.
+    // SAFETY: the caller's contract, which does not depend on whether pages are locked.
     match unsafe { libc::madvise(start, len, libc::MADV_DONTNEED_LOCKED) } {
         0 => Ok(()),
         _ => Err(Errno::last_os_error()),

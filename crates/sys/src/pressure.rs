@@ -9,7 +9,7 @@
 //!   wait   ── time is over, a waker, or the kernel says that memory became short
 //! ```
 //!
-//! What the kernel says by itself depends on what it has: under version 1 thresholds of the usage
+//! The kernel's notifications depend on its features: under version 1 thresholds of the usage
 //! and `memory.pressure_level`; under version 2 `memory.events`; with PSI a trigger on stalls. All
 //! are optional: without them a sample is taken when the time is over, and that is all. They only
 //! shorten the wait; what is true is in the sample.
@@ -33,7 +33,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Who sets a limit.
+/// The origin of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelKind {
     /// A memory cgroup that the process is in.
@@ -45,11 +45,11 @@ pub enum LevelKind {
 /// One limit and what is used of it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Who sets the limit.
+    /// The origin of the limit.
     pub kind: LevelKind,
-    /// What may be used.
+    /// Bytes that may be used.
     pub limit: u64,
-    /// What is used, the kernel's clean page cache not counted: that makes room by itself.
+    /// Bytes in use. The kernel's clean page cache is not counted: it makes room by itself.
     pub used: u64,
 }
 
@@ -62,7 +62,7 @@ pub struct Stalls {
     pub own_group: bool,
 }
 
-/// What surrounds the process at one moment.
+/// The limits around the process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
     /// Every limit that is known, in no order.
@@ -151,8 +151,8 @@ impl Monitor {
                     continue;
                 }
                 let (reclaimable, hidden) = group.stat(dir);
-                // What a group out of sight allows is shared with others out of sight: taking it
-                // for this group's own is the best that can be known.
+                // A limit of a group out of sight is shared with other groups out of sight. Taking it
+                // for this group's own is the best guess.
                 let hidden = hidden.filter(|_| own);
                 let limit = limit.into_iter().chain(hidden).min();
                 let (Some(limit), Some(usage)) = (limit, group.usage(dir)) else {

@@ -1,4 +1,4 @@
-//! What a program does with its own process before it starts its first thread.
+//! Set-up of a program's own process before it starts its first thread.
 //!
 //! # Model
 //!

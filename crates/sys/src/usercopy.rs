@@ -55,7 +55,9 @@ mod handler;
 mod tests;
 
 use crate::Errno;
-use crate::memory::PAGE_SIZE;
+use crate::page::PAGE_SIZE;
+#[cfg(target_arch = "x86_64")]
+use handler::Resolver;
 
 /// Which end of a copy could not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,6 +105,12 @@ pub fn install_handlers() -> Result<(), Errno> {
     return handler::install();
     #[cfg(not(target_arch = "x86_64"))]
     Err(Errno::EOPNOTSUPP)
+}
+
+/// As [`install_handlers`], and lets `resolver` resolve faults of SIGBUS. All calls pass the same one.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn install_resolver(resolver: Resolver) -> Result<(), Errno> {
+    handler::install_resolver(resolver)
 }
 
 /// Whether [`install_handlers`] has succeeded in this process. One load.

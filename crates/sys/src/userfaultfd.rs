@@ -34,7 +34,7 @@
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod inline;
+mod inline;
 #[cfg(target_arch = "x86_64")]
 mod slot;
 #[cfg(target_arch = "x86_64")]
@@ -63,7 +63,7 @@ use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Who is told of a fault.
+/// The receiver of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Handler {
     /// A thread that reads [`Userfaultfd::next_fault`]; the one that touched the page sleeps until it is mapped.
@@ -110,7 +110,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// What the program may do with pages that are mapped.
+/// The program's rights to pages that are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Read; a write is a fault.

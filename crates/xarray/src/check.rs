@@ -3,7 +3,8 @@
 
 use crate::XaGuard;
 use crate::entry::Mark;
-use crate::node::{Node, SLOTS, canonical, width};
+use crate::level::SLOTS;
+use crate::node::{Node, canonical, width};
 use crate::xarray::{Head, Slot};
 
 impl XaGuard<'_> {

@@ -21,7 +21,7 @@
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 
-use crate::node::{MAX_ORDER, SLOT_BITS};
+use crate::level::{MAX_ORDER, SLOT_BITS};
 
 /// The low bits of a word, which an entry leaves alone.
 const TAG: usize = 63;
@@ -36,7 +36,7 @@ pub(crate) fn first_covers(order: u32, index: u64) -> bool {
     index >> order == 0
 }
 
-/// What an index maps to: a pointer, opaque to the index, which never dereferences it.
+/// A value of the index: a pointer, which the index never dereferences.
 #[doc(alias = "xa_entry")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]

@@ -17,9 +17,11 @@
 //! and after them when it goes.
 
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::rcu::RcuReadGuard;
 
 use crate::entry::{Entry, Mark, first_covers};
-use crate::node::{Node, SLOTS, canonical, level_of, node_mask, offset, shift, slot_mask, width};
+use crate::level::{SLOTS, level_of, node_mask, offset, shift, slot_mask};
+use crate::node::{Node, canonical, width};
 use crate::xarray::{Head, Slot, XArray};
 
 /// An entry and the indices that it covers.
@@ -51,6 +53,23 @@ impl Extent {
 }
 
 impl XArray {
+    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
+    /// *begin* before `first`.
+    ///
+    /// An entry that is in the index, with the mark, from before the call until after it is never
+    /// missed. An entry that is being changed at the same time may be found with its old or its new
+    /// extent, and with a mark that it no longer has: look again under the xa_lock before relying on it.
+    #[doc(alias = "xa_find")]
+    pub fn find(
+        &self,
+        first: u64,
+        last: u64,
+        mark: Option<Mark>,
+        _rcu: &RcuReadGuard,
+    ) -> Option<Extent> {
+        self.search(first, last, mark)
+    }
+
     /// As [`XArray::find`], in a read section or under the xa_lock.
     pub(crate) fn search(&self, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {
         let mut index = first;

@@ -1,5 +1,5 @@
-//! [`XaGuard`], the write side of an index: searching, marks, erasing. Insertion and splitting are in
-//! the insert module.
+//! [`XaGuard`], the write side of an index: its lock, searching, marks, erasing. Insertion and splitting are
+//! in the insert module.
 //!
 //! # Model
 //!
@@ -23,9 +23,8 @@ use foliocache_sync::rank::RankedMutexGuard;
 
 use crate::entry::{Entry, Mark, first_covers};
 use crate::find::Extent;
-use crate::node::{
-    LEVELS, Node, NodeList, OwnedNode, canonical, level_of, node_mask, offset, shift, width,
-};
+use crate::level::{LEVELS, level_of, node_mask, offset, shift};
+use crate::node::{Node, NodeList, OwnedNode, canonical, width};
 use crate::xarray::{Head, Slot, XArray};
 
 /// The held xa_lock of an [`XArray`].
@@ -39,6 +38,31 @@ pub struct XaGuard<'a> {
     lock: Option<RankedMutexGuard<'a, ()>>,
     /// Nodes that were detached under this guard.
     freed: NodeList,
+}
+
+impl XArray {
+    /// Takes the xa_lock, for changes. Rank [`XaLock`](foliocache_sync::rank::Rank::XaLock).
+    ///
+    /// Context: blocks for other writers, which never wait for anything while they hold it. Allocate
+    /// before: see [`NodePool::preload`](crate::NodePool::preload).
+    #[doc(alias = "xa_lock")]
+    #[track_caller]
+    pub fn lock(&self) -> XaGuard<'_> {
+        XaGuard::new(self, self.lock.lock())
+    }
+}
+
+impl Drop for XArray {
+    fn drop(&mut self) {
+        // No other thread has the index, so there is nothing to wait for, and no order of locks to
+        // keep.
+        if let Some(lock) = self.lock.try_lock() {
+            let mut xa = XaGuard::new(self, lock);
+            while let Some(found) = xa.find(0, u64::MAX, None) {
+                xa.erase_if(found.index, found.entry);
+            }
+        }
+    }
 }
 
 impl Drop for XaGuard<'_> {
@@ -117,7 +141,7 @@ impl<'a> Position<'a> {
 }
 
 impl<'a> XaGuard<'a> {
-    pub(crate) fn new(xa: &'a XArray, lock: RankedMutexGuard<'a, ()>) -> Self {
+    fn new(xa: &'a XArray, lock: RankedMutexGuard<'a, ()>) -> Self {
         Self {
             xa,
             lock: Some(lock),
@@ -185,7 +209,7 @@ impl<'a> XaGuard<'a> {
         self.xa.search(first, last, mark)
     }
 
-    /// Removes `entry`, if it is what covers `index`: all of it, with its marks, and every node that it
+    /// Removes `entry`, if it covers `index`: all of it, with its marks, and every node that it
     /// leaves empty. Needs no memory.
     #[doc(alias = "xa_erase")]
     pub fn erase_if(&mut self, index: u64, entry: Entry) -> Option<Extent> {
@@ -249,7 +273,7 @@ impl<'a> XaGuard<'a> {
         }
     }
 
-    /// Detaches what became empty on the way to `position`, and heads that have a child at slot 0
+    /// Detaches the nodes that became empty on the way to `position`, and heads that have a child at slot 0
     /// alone.
     pub(crate) fn prune(&mut self, index: u64, position: &Position<'a>) {
         let mut level = position.level;

@@ -12,7 +12,8 @@
 
 use crate::entry::{Entry, Mark, first_covers};
 use crate::guard::XaGuard;
-use crate::node::{MAX_ORDER, SLOT_BITS, SLOTS, bits, level_for, level_of, offset};
+use crate::level::{MAX_ORDER, SLOT_BITS, SLOTS, level_for, level_of, offset};
+use crate::node::bits;
 use crate::pool::Preload;
 use crate::xarray::{Head, Slot};
 
@@ -32,10 +33,18 @@ pub fn nodes_to_halve(order: u32) -> usize {
     1 + usize::from(order.is_multiple_of(SLOT_BITS))
 }
 
+/// Whether `n` nodes are at hand.
+fn covers(pre: &Preload<'_>, n: usize) -> Result<(), InsertError> {
+    match pre.len() < n {
+        true => Err(InsertError::NeedNodes),
+        false => Ok(()),
+    }
+}
+
 impl XaGuard<'_> {
     /// Inserts an entry that covers the 2^`order` indices from `index` on. It has no marks.
     ///
-    /// Takes what it needs from `pre`, for which [`crate::XArray::nodes_needed_range`] is the estimate;
+    /// Takes the nodes that it needs from `pre`, for which [`crate::XArray::nodes_needed_range`] is the estimate;
     /// never allocates.
     ///
     /// # Errors
@@ -80,7 +89,10 @@ impl XaGuard<'_> {
             Head::Entry(only, of_only) => {
                 let top = level_of(of_only);
                 // Its node, those above that, and those from the top down.
-                pre.covers(1 + lowest.saturating_sub(top) + lowest.max(top) - target)?;
+                covers(
+                    pre,
+                    1 + lowest.saturating_sub(top) + lowest.max(top) - target,
+                )?;
                 self.unfold(only, of_only, pre);
             }
             _ => {}
@@ -94,7 +106,7 @@ impl XaGuard<'_> {
             if top.is_some() && offset(index, lowest) == 0 {
                 return Err(InsertError::Occupied);
             }
-            pre.covers(lowest + 1 - low + lowest - target)?;
+            covers(pre, lowest + 1 - low + lowest - target)?;
             (low..=lowest).for_each(|level| self.grow(level, pre));
         }
         let (mut node, mut level) = self.head_node().expect("the tree covers the index");
@@ -112,7 +124,7 @@ impl XaGuard<'_> {
             }
             node.fill(offset(index, target), width, entry.word());
         } else {
-            pre.covers(level - target)?;
+            covers(pre, level - target)?;
             let mut below = pre.take();
             below
                 .node()

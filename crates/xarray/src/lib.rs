@@ -22,8 +22,8 @@
 //! | writer | the xa_lock, [`XaGuard`] | everything else |
 //!
 //! Nodes come from a [`NodePool`], which has its memory from a [`ChunkSource`] that has charged it
-//! to a bound. Nothing is allocated under the xa_lock: who inserts takes a [`Preload`] first, and
-//! is told if it was too small.
+//! to a bound. Nothing is allocated under the xa_lock: a caller takes a [`Preload`] before it
+//! inserts, and gets an error if that was too small.
 //!
 //! ```
 //! # use std::ptr::NonNull;
@@ -59,7 +59,7 @@
 //!
 //! # Invariants
 //!
-//! 1. What is removed leaves its slots before their node is detached, so a detached node shows no
+//! 1. A removed entry leaves its slots before their node is detached, so a detached node shows no
 //!    entry ([`SlotRef`] builds on that).
 //! 2. A node is reused only after a grace period from its detachment, so a read section never sees
 //!    a foreign entry.
@@ -75,19 +75,19 @@
 //!
 //! # Memory ordering
 //!
-//! A writer publishes with Release what a reader loads with Acquire: the head and the slots. What a
-//! caller wrote before it inserted an entry is hence visible to who loads the entry. The node
-//! module says the rest.
+//! A writer stores the head and the slots with Release, and a reader loads them with Acquire. So all that a
+//! caller wrote before it inserted an entry is visible to a reader that loads the entry. For the rest see the
+//! node module.
 //!
 //! # Differences from Linux
 //!
 //! - Every slot of a multi-order entry holds the entry; there are no sibling words. A reader in the
 //!   middle of a large entry needs one load, not two, and [`SlotRef`] has one slot to look at
 //!   again. The price is that storing an entry of order n writes up to 32 slots, one after another.
-//! - What was in a node stays in nodes: only an index that becomes empty begins in its head again.
+//! - An entry in a node does not return to the head: only an index that became empty begins in its head again.
 //! - The head word carries the height, so that a look-up reads no node header.
 //! - Nodes do not know their parents; writers keep the path that they came by.
-//! - The marks are others: dirty, and two for what waits for a flush.
+//! - The marks are others: dirty, and two for entries that wait for a flush.
 #![deny(unsafe_code)]
 
 #[cfg(debug_assertions)]
@@ -96,6 +96,7 @@ mod entry;
 mod find;
 mod guard;
 mod insert;
+mod level;
 mod node;
 mod pool;
 mod xarray;
@@ -104,6 +105,6 @@ pub use entry::{Entry, Mark};
 pub use find::Extent;
 pub use guard::XaGuard;
 pub use insert::{InsertError, nodes_to_halve};
-pub use node::MAX_ORDER;
+pub use level::MAX_ORDER;
 pub use pool::{CHUNK_SIZE, ChunkSource, NodePool, PoolStats, Preload, PreloadError};
 pub use xarray::{Approach, SlotRef, XArray};

@@ -1,5 +1,4 @@
-//! [`Node`], one level of the index: its memory layout, the words that point to it, and who owns
-//! it.
+//! [`Node`], one level of the index: its memory layout, the words that point to it, and its owners.
 //!
 //! # Model
 //!
@@ -29,11 +28,11 @@
 //!
 //! # Memory ordering
 //!
-//! A slot is stored with Release and loaded with Acquire: who sees a word sees the node it points
-//! to, and the `siblings` that were stored before it. `siblings` is stored with Release and loaded
-//! with Acquire: who sees the layout of a later entry sees, in a slot load after it, that the
-//! former entry has left. `present` and the marks are Relaxed: to a lockless reader they are hints
-//! that say where to look, and what happened before the reader began it sees anyway; writers are
+//! A slot is stored with Release and loaded with Acquire: a reader that sees a word sees the node it
+//! points to, and the `siblings` that were stored before it. `siblings` is stored with Release and
+//! loaded with Acquire: a reader that sees the layout of a later entry sees, in a slot load after it,
+//! that the former entry has left. `present` and the marks are Relaxed: to a lockless reader they are
+//! hints that say where to look, and it sees all changes from before it began anyway; writers are
 //! ordered by the xa_lock.
 //!
 //! # Safety
@@ -49,27 +48,7 @@ use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::cell::UnsafeCell;
 
 use crate::entry::{Mark, NR_MARKS};
-
-/// Bits of the index that one level decides.
-///
-/// Six, so that one node has 64 slots and its bitmaps are words; fewer under a model checker, where
-/// a deep tree of few slots shows more than a wide one.
-pub(crate) const SLOT_BITS: u32 = if cfg!(loom) {
-    2
-} else if cfg!(shuttle) {
-    4
-} else {
-    6
-};
-
-/// Slots of a node.
-pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
-
-/// Levels of a tree that covers all of `u64`.
-pub(crate) const LEVELS: usize = 64usize.div_ceil(SLOT_BITS as usize);
-
-/// The largest order of an entry: 2^9 indices.
-pub const MAX_ORDER: u32 = 9;
+use crate::level::{SLOTS, shift};
 
 /// Low bits of a slot word that points to a child node.
 const NODE: usize = 2;
@@ -100,45 +79,6 @@ const _: () = assert!(size_of::<Node>() == 576 && align_of::<Node>() == 64);
 // SAFETY: every field is an atomic but `link`, which only the owner of an `OwnedNode` touches
 // (invariant 1), and there is one owner at most.
 unsafe impl Sync for Node {}
-
-/// The offset of `index` in a node at `level`.
-#[inline]
-pub(crate) fn offset(index: u64, level: usize) -> usize {
-    (index >> shift(level)) as usize & (SLOTS - 1)
-}
-
-/// The number of index bits below a slot at `level`.
-#[inline]
-pub(crate) fn shift(level: usize) -> u32 {
-    level as u32 * SLOT_BITS
-}
-
-/// The level of a head word's shift, and of the node that an entry of such an order stands in.
-#[inline]
-pub(crate) fn level_of(shift: u32) -> usize {
-    (shift / SLOT_BITS) as usize
-}
-
-/// The lowest index in the slot at `level` in which `index` lies is `index & !slot_mask(level)`.
-#[inline]
-pub(crate) fn slot_mask(level: usize) -> u64 {
-    (1u64 << shift(level)) - 1
-}
-
-/// The lowest index in the node at `level` in which `index` lies is `index & !node_mask(level)`.
-#[inline]
-pub(crate) fn node_mask(level: usize) -> u64 {
-    match 1u64.checked_shl(shift(level) + SLOT_BITS) {
-        Some(span) => span - 1,
-        None => u64::MAX,
-    }
-}
-
-/// The lowest level of a head that covers `index`.
-pub(crate) fn level_for(index: u64) -> usize {
-    let bits = (u64::BITS - index.leading_zeros()).max(1);
-    (bits.div_ceil(SLOT_BITS) - 1) as usize
-}
 
 /// `width` ones from bit `offset` on.
 #[inline]
@@ -260,8 +200,8 @@ impl Node {
         }
     }
 
-    // What follows is for who holds the xa_lock, or owns the node: a load and a store make one
-    // change, since nobody else changes it.
+    // The methods below need the xa_lock or an owned node: a load and a store make one change, since no
+    // other thread changes the node.
 
     /// Stores `word` in slot `offset`. Release, partner of [`Node::load`].
     #[inline]
@@ -270,7 +210,7 @@ impl Node {
     }
 
     /// Puts one entry, or child node, into `width` empty slots from `offset` on: layout first,
-    /// slots after, so that who sees a slot sees the layout.
+    /// slots after, so that a reader that sees a slot sees the layout.
     pub(crate) fn fill(&self, offset: usize, width: usize, word: usize) {
         let all = bits(offset, width);
         debug_assert!(self.present() & all == 0 && word != 0);
@@ -346,7 +286,7 @@ impl OwnedNode {
     /// Makes the node empty, after the grace period of its last use.
     pub(crate) fn reset(&self) {
         let node = self.node();
-        // Relaxed all: nobody else looks at the node, and a Release store publishes it.
+        // Relaxed all: no other thread looks at the node, and a Release store publishes it.
         node.slots[0].store(0, Ordering::Relaxed);
         for marks in &node.marks {
             marks.store(0, Ordering::Relaxed);

@@ -43,7 +43,6 @@ use foliocache_sync::collections::HashMap;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, GpCookie};
 
-use crate::insert::InsertError;
 use crate::node::{Node, NodeList, OwnedNode};
 
 /// Size and alignment of the memory that a [`ChunkSource`] supplies at a time, in bytes.
@@ -56,12 +55,12 @@ const _: () = assert!(NODES_PER_CHUNK >= 3);
 /// Pending nodes at which freeing one polls for the end of a grace period.
 const LIMBO_BATCH: usize = 64;
 
-/// Who supplies a [`NodePool`] with memory and has charged it to its bound.
+/// The supplier of a [`NodePool`]'s memory, which has charged that to its bound.
 ///
 /// # Safety
 ///
-/// What `grow` returns is aligned to [`CHUNK_SIZE`], and so many bytes from there on are readable and
-/// writable, and nobody else touches them until `release` gets them back.
+/// The address that `grow` returns is aligned to [`CHUNK_SIZE`]. So many bytes from there on are readable and
+/// writable, and only the pool touches them until `release` gets them back.
 pub unsafe trait ChunkSource: Send + Sync {
     /// A chunk more, or `None` if the bound is reached now.
     ///
@@ -84,7 +83,7 @@ pub struct NodePool {
     lists: RankedMutex<Lists>,
 }
 
-/// What the lock protects.
+/// The lists that the lock protects.
 #[derive(Default)]
 struct Lists {
     free: NodeList,
@@ -150,7 +149,7 @@ pub enum PreloadError {
     WouldBlock,
 }
 
-/// What a pool holds; see [`NodePool::stats`].
+/// The nodes of a pool; see [`NodePool::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
     /// All nodes: those below, and those in indices and preloads.
@@ -210,7 +209,7 @@ impl NodePool {
         }
         rcu::synchronize();
         if self.advance() < limbo {
-            // What was filling had no cookie before the call above, or the poll lags behind.
+            // The filling list had no cookie before the call above, or the poll lags behind.
             rcu::synchronize();
             self.advance();
         }
@@ -221,7 +220,7 @@ impl NodePool {
         self.lists.lock().advance()
     }
 
-    /// Frees the limbo at once, which is wrong: what the canary of the models needs.
+    /// Frees the limbo at once, which is wrong: for the canary of the models.
     #[cfg(loom)]
     #[doc(hidden)]
     pub fn skip_grace_period(&self) {
@@ -259,7 +258,7 @@ impl NodePool {
         bytes
     }
 
-    /// What the pool holds now.
+    /// The counts of now.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let lists = self.lists.lock();
@@ -306,7 +305,7 @@ impl core::fmt::Debug for NodePool {
     }
 }
 
-/// Nodes taken from a pool before the xa_lock, for an insertion under it. What is left goes back
+/// Nodes taken from a pool before the xa_lock, for an insertion under it. Nodes that are left go back
 /// when it is dropped.
 #[derive(Debug)]
 pub struct Preload<'p> {
@@ -320,12 +319,9 @@ impl Preload<'_> {
         core::ptr::eq(self.pool, pool)
     }
 
-    /// Whether `n` nodes are at hand.
-    pub(crate) fn covers(&self, n: usize) -> Result<(), InsertError> {
-        match self.nodes.len() < n {
-            true => Err(InsertError::NeedNodes),
-            false => Ok(()),
-        }
+    /// The number of nodes at hand.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Takes an empty node.

@@ -15,7 +15,7 @@
 //!
 //! # Memory ordering
 //!
-//! `head` and slots: Acquire here, partner of the Release stores in [`XaGuard`]; see the node module.
+//! `head` and slots: Acquire here, partner of the Release stores in [`XaGuard`](crate::XaGuard); see the node module.
 //!
 //! # Safety
 //!
@@ -30,26 +30,25 @@ use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sync::{Arc, prefetch};
 use std::fmt;
 
-use crate::XaGuard;
 use crate::entry::{Entry, Mark, first_covers};
-use crate::find::Extent;
-use crate::node::{Node, SLOT_BITS, SLOTS, is_node, level_for, level_of, node_mask, shift};
+use crate::level::{SLOT_BITS, SLOTS, level_for, level_of, node_mask, shift};
+use crate::node::{Node, is_node};
 use crate::pool::NodePool;
 
 /// A map from `u64` to [`Entry`] with marks and multi-order entries.
 ///
 /// Readers take no lock: they hold an [`RcuReadGuard`]. Writers go through [`XArray::lock`].
 ///
-/// Its memory is nodes of its pool. Dropping the index hands them to the limbo; the entries are
-/// words to it, and what they stand for is the caller's to drop.
+/// Its memory is nodes of its pool. Dropping the index hands them to the limbo. The entries are only
+/// words to it: the caller drops the objects behind them.
 #[doc(alias = "xarray")]
 #[repr(C)]
 pub struct XArray {
     /// The head node, the only entry, or zero (invariant 1).
     head: AtomicUsize,
     pool: Arc<NodePool>,
-    /// The xa_lock. What writers change begins with it.
-    lock: RankedMutex<()>,
+    /// The xa_lock. The fields that writers change begin with it.
+    pub(crate) lock: RankedMutex<()>,
     /// Entries; a machine has memory for fewer than 2^32. Written under the lock.
     entries: AtomicU32,
     /// One bit a mark (invariant 3). Written under the lock.
@@ -82,8 +81,8 @@ pub(crate) enum Head<'a> {
 }
 
 impl XArray {
-    /// Bytes at its beginning that are read by look-ups and seldom written. What follows writers change:
-    /// who puts a cache line's boundary there keeps the xa_lock from costing readers the head.
+    /// Bytes at its beginning that are read by look-ups and seldom written. Writers change the bytes after them.
+    /// With the boundary of a cache line between the two, the xa_lock does not cost readers the head.
     pub const READ_BYTES: usize = 16;
 
     /// An empty index, whose nodes will come from `pool`. Takes no memory yet.
@@ -141,7 +140,7 @@ impl XArray {
     }
 
     /// Goes towards the entry at `index` as far as its leaf, and asks the processor for the slot there:
-    /// for who looks several up side by side. `None`: there is no entry.
+    /// for a caller that looks several up side by side. `None`: there is no entry.
     #[inline]
     pub fn approach<'a>(&'a self, index: u64, _rcu: &'a RcuReadGuard) -> Option<Approach<'a>> {
         match self.head() {
@@ -159,7 +158,7 @@ impl XArray {
         }
     }
 
-    /// Asks the processor for the slot of index 0 in the head node, if there is one: for who is about to look that index up.
+    /// Asks the processor for the slot of index 0 in the head node, if there is one: for a caller that will look that index up soon.
     #[inline]
     pub fn prefetch_first(&self, _rcu: &RcuReadGuard) {
         if let Head::Node(node, _) = self.head() {
@@ -167,27 +166,10 @@ impl XArray {
         }
     }
 
-    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
-    /// *begin* before `first`.
-    ///
-    /// What is in the index, and marked, from before the call until after it is never missed. An
-    /// entry that is being changed at the same time may be found with its old or its new extent,
-    /// and with a mark that it no longer has: look again under the xa_lock before relying on it.
-    #[doc(alias = "xa_find")]
-    pub fn find(
-        &self,
-        first: u64,
-        last: u64,
-        mark: Option<Mark>,
-        _rcu: &RcuReadGuard,
-    ) -> Option<Extent> {
-        self.search(first, last, mark)
-    }
-
     /// How many entries there are; a multi-order entry is one. Without the xa_lock the answer is of
     /// the past.
     pub fn nr_entries(&self) -> u64 {
-        // Relaxed: a statistic to whoever does not hold the lock, which orders it for whoever does.
+        // Relaxed: the lock orders it for its holder; for others it is a statistic.
         self.entries.load(Ordering::Relaxed).into()
     }
 
@@ -217,17 +199,7 @@ impl XArray {
         path as usize + (top - height) + usize::from(unfolded)
     }
 
-    /// Takes the xa_lock, for changes. Rank [`Rank::XaLock`].
-    ///
-    /// Context: blocks for other writers, who never wait for anything while they hold it. Allocate
-    /// before: see [`NodePool::preload`].
-    #[doc(alias = "xa_lock")]
-    #[track_caller]
-    pub fn lock(&self) -> XaGuard<'_> {
-        XaGuard::new(self, self.lock.lock())
-    }
-
-    /// What is in the head.
+    /// The decoded head.
     #[inline]
     pub(crate) fn head(&self) -> Head<'_> {
         let head = self.head.load(Ordering::Acquire);
@@ -239,8 +211,7 @@ impl XArray {
         node.map_or(Head::Empty, |(node, shift)| Head::Node(node, shift))
     }
 
-    /// Whether the entry in the head has `mark`. Relaxed: a hint to whoever does not hold the xa_lock, as with the marks of a
-    /// node.
+    /// Whether the entry in the head has `mark`. Relaxed: a hint without the xa_lock, as the marks of a node are.
     pub(crate) fn has_head_mark(&self, mark: Mark) -> bool {
         self.head_marks.load(Ordering::Relaxed) >> mark as u8 & 1 != 0
     }
@@ -253,7 +224,7 @@ impl XArray {
         self.head_marks.store(marks, Ordering::Relaxed);
     }
 
-    /// What is in slot `offset` of `node`, which the caller reached from the head.
+    /// Slot `offset` of `node`, decoded. The caller reached the node from the head.
     #[inline]
     pub(crate) fn slot<'a>(&'a self, node: &'a Node, offset: usize) -> Slot<'a> {
         let word = node.load(offset);
@@ -279,19 +250,6 @@ impl XArray {
             .load(Ordering::Relaxed)
             .wrapping_add_signed(delta);
         self.entries.store(entries, Ordering::Relaxed);
-    }
-}
-
-impl Drop for XArray {
-    fn drop(&mut self) {
-        // Nobody else has the index, so there is nothing to wait for, and no order of locks to
-        // keep.
-        if let Some(lock) = self.lock.try_lock() {
-            let mut xa = XaGuard::new(self, lock);
-            while let Some(found) = xa.find(0, u64::MAX, None) {
-                xa.erase_if(found.index, found.entry);
-            }
-        }
     }
 }
 
@@ -381,7 +339,7 @@ impl fmt::Debug for Descent<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRef<'a> {
     slot: &'a AtomicUsize,
-    /// What was in it. In the head it tells the order as well.
+    /// The word that was in it. In the head it tells the order as well.
     word: usize,
 }
 

@@ -149,7 +149,7 @@ fn identifier(code: &str, from: usize) -> Option<(&str, usize)> {
 }
 
 /// Names of the inline modules around an offset, outermost first.
-fn enclosing_modules(code: &str, at: usize) -> Vec<&str> {
+pub(crate) fn enclosing_modules(code: &str, at: usize) -> Vec<&str> {
     find_word(code, "mod")
         .into_iter()
         .take_while(|&m| m < at)

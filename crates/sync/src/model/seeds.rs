@@ -44,7 +44,7 @@ std::thread_local! {
 /// An execution that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execution {
-    /// What it follows from.
+    /// The seed that it follows from.
     pub seed: u64,
     /// The hash of its trace.
     pub hash: u64,
@@ -104,12 +104,6 @@ pub fn trace(event: &impl Hash) {
         virtual_time::now().hash(&mut fold);
         trace.set(fold.0);
     });
-}
-
-/// A number that the schedule chooses, inside a model.
-pub fn draw() -> u64 {
-    use shuttle::rand::RngCore;
-    shuttle::rand::thread_rng().next_u64()
 }
 
 /// How the next thread is chosen.
@@ -178,7 +172,7 @@ impl Priorities {
 struct Seeds<E> {
     seeds: Range<u64>,
     draws: Draws,
-    /// What the model draws.
+    /// The numbers that the model draws.
     data: Draws,
     strategy: Strategy,
     steps: u64,

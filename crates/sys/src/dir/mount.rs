@@ -31,7 +31,7 @@ pub struct MountInfo {
     pub device: (u32, u32),
     /// The type of the file system, with its subtype behind a dot (`fuse.name`).
     pub fs_type: String,
-    /// What is mounted.
+    /// The source of the mount.
     pub source: OsString,
 }
 

@@ -38,7 +38,7 @@ pub struct DirEntry<'a> {
     pub ino: u64,
     /// Where reading goes on after this entry.
     pub next_offset: u64,
-    /// What the inode is, [`FileKind::Unknown`] where the directory does not say.
+    /// The inode's kind, or [`FileKind::Unknown`] if the directory does not say.
     pub kind: FileKind,
     /// The name, one component; `.` and `..` are entries too.
     pub name: &'a OsStr,

@@ -13,7 +13,7 @@ use rustix::io::retry_on_intr;
 use crate::Errno;
 use crate::clock::Timespec;
 
-/// What kind of thing an inode is.
+/// The kind of an inode.
 #[doc(alias = "FileType")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -141,7 +141,7 @@ fn time(t: StatxTimestamp) -> Timespec {
     Timespec::new(t.tv_sec, t.tv_nsec)
 }
 
-/// What is asked for. Times of another kind than these can be asked for at no cost.
+/// The times that are asked for. Times of other kinds cost nothing more.
 const CHANGE_TIMES: StatxFlags = StatxFlags::MTIME.union(StatxFlags::CTIME);
 const ALL: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
@@ -212,7 +212,7 @@ pub fn fstat_new(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     }
 }
 
-/// What direct I/O on a file must keep to, in bytes.
+/// The alignment that direct I/O on a file needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectIoAlignment {
     /// Alignment of memory addresses.
@@ -221,7 +221,7 @@ pub struct DirectIoAlignment {
     pub offset: u32,
 }
 
-/// What direct I/O on the file must keep to; `None` where the kernel or the file system does not
+/// The alignment that direct I/O on the file needs; `None` where the kernel or the file system does not
 /// say (before Linux 6.1) or has no direct I/O. May block.
 pub fn direct_io_alignment(fd: BorrowedFd<'_>) -> Option<DirectIoAlignment> {
     let mask = StatxFlags::DIOALIGN;

@@ -15,7 +15,7 @@ use rustix::io::Errno as Raw;
 use super::proc_path;
 use crate::Errno;
 
-/// What setting an extended attribute does when it exists or not.
+/// Whether setting an extended attribute may create or replace it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum XattrMode {
     /// Sets it either way.
@@ -50,7 +50,7 @@ fn sized(
     }
 }
 
-/// What a call by descriptor says, or one by path where the descriptor is an `O_PATH` one.
+/// The answer of a call by descriptor, or of one by path if the descriptor is an `O_PATH` one.
 fn either<R>(
     by_fd: impl FnOnce() -> Result<R, Errno>,
     by_path: impl FnOnce() -> Result<R, Errno>,

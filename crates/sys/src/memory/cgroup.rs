@@ -1,4 +1,4 @@
-//! What the process's memory cgroup uses and allows, under version 1 and version 2.
+//! Usage and limits of the process's memory cgroup, under version 1 and version 2.
 //!
 //! # Model
 //!

@@ -24,7 +24,7 @@ pub fn free_huge_pages() -> u64 {
     free.unwrap_or(0) + more.unwrap_or(0)
 }
 
-/// What the process has in memory, in bytes. The fields are those of `smaps_rollup`.
+/// The process's memory, in bytes. The fields are those of `smaps_rollup`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resident {

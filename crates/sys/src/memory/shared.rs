@@ -53,7 +53,7 @@ pub struct SharedMemory {
     page: u64,
 }
 
-/// What a window is for.
+/// The accesses that a window allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowAccess {
     /// Reads; a write is SIGSEGV.

@@ -1,4 +1,4 @@
-//! What the kernel says by itself about memory that becomes short.
+//! The kernel's notifications about memory that becomes short.
 //!
 //! # Model
 //!
@@ -62,7 +62,7 @@ impl Events {
         self.armed = Some(armed);
     }
 
-    /// What to poll, in the order that [`Events::take`] expects.
+    /// The descriptors to poll, in the order that [`Events::take`] expects.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let group = self.group.iter().map(|(fd, version)| {
             let flags = match version {
@@ -125,7 +125,7 @@ fn thresholds(dir: &Path, limit: u64) -> Result<OwnedFd, Errno> {
 
 fn events_file(dir: &Path) -> Result<OwnedFd, Errno> {
     let fd = open(&dir.join("memory.events"), OFlags::RDONLY)?;
-    // What happened before is no news.
+    // Earlier events are no news.
     rustix::io::pread(&fd, &mut [0; 512], 0)?;
     Ok(fd)
 }

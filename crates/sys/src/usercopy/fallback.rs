@@ -5,7 +5,7 @@
 //! As the functions of the same names in `super`; nothing here survives a fault.
 #![allow(unsafe_code)]
 
-/// What a routine returns: always zero bytes left here.
+/// The result of a routine: always zero bytes left here.
 pub(super) struct Outcome {
     pub(super) left: usize,
     pub(super) side: usize,

@@ -1,15 +1,15 @@
-//! The handlers of SIGSEGV and SIGBUS: ours first, then whoever was there before.
+//! The handlers of SIGSEGV and SIGBUS: ours first, then the previous one.
 //!
 //! # Model
 //!
 //! ```text
-//! signal ─▶ the fault of a mapping that is resolved inline, not at a copy? ─▶ the access is tried again
+//! signal ─▶ SIGBUS for an access, not at a copy, and the resolver can do something about it? ─▶ the access is tried again
 //!                │ no, or not resolved
 //!                ▼
 //!           sent by the kernel for an access, at one of our instructions? ─▶ go on at its fixup
 //!                │ no
 //!                ▼
-//!           what was there before: a handler ─▶ call it, under the mask that it asked for
+//!           the previous action:   a handler ─▶ call it, under the mask that it asked for
 //!                                  default, or ignore ─▶ what the kernel would have done
 //! ```
 //!
@@ -19,14 +19,15 @@
 //! default.) A signal that someone *sent* is passed on by sending it again, or dropped if it was
 //! ignored.
 //!
+//! The resolver is a function that the layer of mappings registers ([`install_resolver`]).
+//!
 //! # Invariants
 //!
 //! 1. A slot of `PREVIOUS` is set before our handler can run for its signal, and the action it
 //!    points to is never freed.
 //! 2. The handler is async-signal-safe: it allocates nothing, takes no lock, leaves errno as it was,
 //!    and needs a few hundred bytes of stack, since an alternate stack may have 8 KiB of which the
-//!    kernel's frame takes up to half. What resolves a fault of a mapping may do all that (`userfaultfd/inline.rs`
-//!    says why), on a stack of its own.
+//!    kernel's frame takes up to half. The resolver keeps to this, too, on the stack of the handler.
 //! 3. All other signals are blocked while our handler runs (a second frame may not fit on the
 //!    alternate stack), but not while a previous handler runs: that has the mask it asked for.
 //!
@@ -37,9 +38,10 @@
 //! # Memory ordering
 //!
 //! `STATE`: the Release store of `INSTALLED` pairs with the Acquire loads in `install` and
-//! `installed`, so whoever sees it may take faults; the Acquire exchange to `BUSY` pairs with the
+//! `installed`, so a thread that sees it may take faults; the Acquire exchange to `BUSY` pairs with the
 //! Release store of `IDLE` after a failed try. `PREVIOUS`: the Release stores pair with the Acquire
-//! load in the handler, which reads the action behind the pointer.
+//! load in the handler, which reads the action behind the pointer. `RESOLVER` is set before the first mapping
+//! whose faults it resolves; the handler's look at it is one Acquire load.
 //!
 //! # Safety
 //!
@@ -49,7 +51,7 @@
 
 use super::arch;
 use crate::Errno;
-use crate::userfaultfd::inline;
+use crate::lock::OnceLock;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -66,9 +68,23 @@ static STATE: AtomicU8 = AtomicU8::new(IDLE);
 /// The signals that we handle.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What was there before us, for each of `SIGNALS`. Invariant 1.
+/// The action before ours, for each of `SIGNALS`. Invariant 1.
 static PREVIOUS: [AtomicPtr<sigaction>; 2] =
     [AtomicPtr::new(null_mut()), AtomicPtr::new(null_mut())];
+
+/// Resolves the fault of an access, in the handler of SIGBUS: its address, whether it is a write, and whether the program
+/// made it, not a routine of ours. After `true` the access is tried again. Async-signal-safe.
+pub(crate) type Resolver = fn(address: usize, write: bool, program: bool) -> bool;
+
+/// The resolver, if there is one. There is one a process.
+static RESOLVER: OnceLock<Resolver> = OnceLock::new();
+
+/// Installs the handlers, which ask `resolver` first.
+pub(super) fn install_resolver(resolver: Resolver) -> Result<(), Errno> {
+    let registered = *RESOLVER.get_or_init(|| resolver);
+    debug_assert!(core::ptr::fn_addr_eq(registered, resolver));
+    install()
+}
 
 pub(super) fn installed() -> bool {
     STATE.load(Ordering::Acquire) == INSTALLED
@@ -152,7 +168,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         let context = unsafe { &mut *context.cast::<ucontext_t>() };
         if let Some(address) = address.filter(|_| signal == libc::SIGBUS)
             && let Some((write, program)) = arch::may_be_resolved(context)
-            && inline::on_fault(address, write, program)
+            && let Some(resolve) = RESOLVER.get()
+            && resolve(address, write, program)
         {
             return;
         }
@@ -160,7 +177,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
             return;
         }
     }
-    // SAFETY: as above.
+    // SAFETY: these are the arguments of a running signal handler, this one.
     unsafe { chain(signal, code, info, context) };
 }
 
@@ -189,7 +206,7 @@ fn is_exact(signal: c_int, code: c_int) -> bool {
 unsafe fn chain(signal: c_int, code: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the address of this thread's errno, valid and not shared.
     let saved = unsafe { *errno };
     let slot = &PREVIOUS[usize::from(signal == libc::SIGBUS)];
     let previous = slot.load(Ordering::Acquire);
@@ -207,7 +224,7 @@ unsafe fn chain(signal: c_int, code: c_int, info: *mut siginfo_t, context: *mut 
             unsafe { call(handler, &previous, signal, info, context) };
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the address of this thread's errno, valid and not shared.
     unsafe { *errno = saved };
 }
 

@@ -36,7 +36,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a routine returns, in `rax` and `rdx`.
+/// The result of a routine, in `rax` and `rdx`.
 #[repr(C)]
 pub(super) struct Outcome {
     /// Bytes not copied; zero means that all went well, and then `side` means nothing.

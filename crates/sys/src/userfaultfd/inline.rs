@@ -24,12 +24,12 @@
 //!
 //! # Memory ordering
 //!
-//! `start` and `end` of an area are hints, Relaxed: whoever got an address in the area got it after they were stored,
-//! and what is registered decides. The rest is said in `slot.rs`.
+//! `start` and `end` of an area are hints, Relaxed: a thread gets an address in the area only after they were stored, and
+//! the registered area decides. For the rest see `slot.rs`.
 //!
 //! # Safety
 //!
-//! What is registered is freed as `slot.rs` asks for it.
+//! A registered resolver is freed by the rules of `slot.rs`.
 #![allow(unsafe_code)]
 
 use super::ResolveFault;
@@ -48,7 +48,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 type Resolver = Arc<dyn ResolveFault>;
 
-/// What is to be done for an area.
+/// An area, and the resolver of its faults.
 struct Registered {
     area: Range<usize>,
     resolver: Resolver,
@@ -104,8 +104,8 @@ pub(super) fn resolve(
     if area.is_empty() {
         return Err(Errno::EINVAL);
     }
-    usercopy::install_handlers()?;
-    // So that there is one also when no more can be mapped.
+    usercopy::install_resolver(on_fault)?;
+    // One stack is kept from now on, for faults at which no more can be mapped.
     Stack::new()?.give();
     let (start, end) = (area.start, area.end);
     let guard = ForkGuard::new()?;
@@ -165,7 +165,7 @@ fn begin(address: usize) -> Option<(&'static Place, Use<'static, Registered>, Re
 
 /// The fault of an access, in the handler of SIGBUS: whether it is resolved. `program` says that the instruction is
 /// none of usercopy's.
-pub(crate) fn on_fault(address: usize, write: bool, program: bool) -> bool {
+fn on_fault(address: usize, write: bool, program: bool) -> bool {
     let Some((place, _counted, resolver)) = begin(address) else {
         return false;
     };
@@ -177,7 +177,7 @@ pub(crate) fn on_fault(address: usize, write: bool, program: bool) -> bool {
     }
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the address of this thread's errno, valid and not shared.
     let saved = unsafe { *errno };
     // All are blocked already, unless a handler of somebody else's calls ours.
     let mask = set_signal_mask(ALL_SIGNALS);
@@ -197,7 +197,7 @@ pub(crate) fn on_fault(address: usize, write: bool, program: bool) -> bool {
     if mask != ALL_SIGNALS {
         set_signal_mask(mask);
     }
-    // SAFETY: as above.
+    // SAFETY: the address of this thread's errno, valid and not shared.
     unsafe { *errno = saved };
     resolved
 }
@@ -209,7 +209,7 @@ struct Fault {
     resolved: bool,
 }
 
-/// What runs on the stack of its own.
+/// The function that runs on a stack of its own.
 unsafe extern "C" fn run(fault: *mut u8) {
     // SAFETY: what `on_fault` passes.
     let fault = unsafe { &mut *fault.cast::<Fault>() };

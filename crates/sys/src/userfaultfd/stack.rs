@@ -19,7 +19,7 @@
 #![allow(unsafe_code)]
 
 use crate::Errno;
-use crate::memory::PAGE_SIZE;
+use crate::page::PAGE_SIZE;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};

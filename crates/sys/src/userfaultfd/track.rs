@@ -65,7 +65,7 @@ impl WriteTracker {
         Ok(WriteTracker { faults, pagemap })
     }
 
-    /// What its windows are made with, see [`WindowArea::map`](crate::memory::WindowArea::map).
+    /// The userfaultfd that its windows are made with, see [`WindowArea::map`](crate::memory::WindowArea::map).
     pub fn faults(&self) -> &Userfaultfd {
         &self.faults
     }
