@@ -1,4 +1,4 @@
-//! What can go wrong: what was being done, to which file and range, and why.
+//! Errors: the operation that failed, the file and range, and the cause.
 
 use foliocache_fs::DirFsError as DirectoryError;
 use foliocache_mm::{Holder, MapError, MmError as CacheError, PinError};
@@ -7,8 +7,6 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-use crate::cache::Cache;
 
 /// The result of calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -134,7 +132,7 @@ pub enum Error {
         range: Range<u64>,
         /// The cause.
         #[source]
-        cause: crate::pin::CudaError,
+        cause: CudaError,
     },
     /// Pins of a file are in the way.
     #[error("cannot {operation} {}: {}", .path.display(), display_pins(.pins))]
@@ -149,6 +147,34 @@ pub enum Error {
     /// Files could not be made durable.
     #[error("{}", display_failed(.0))]
     NotDurable(Vec<FailedFile>),
+}
+
+/// Why pinned bytes could not be registered with the GPU driver.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The pin is a short-term one, which others wait for, and the end of a registration is not known.
+    #[error("the pin is short-term, and others would wait for it: pin with PinMode::long_term")]
+    ShortTerm,
+    /// The driver is not there, has no such device, or refused.
+    #[error(transparent)]
+    Driver(#[from] foliocache_sys::cuda::DriverError),
+    /// Another error.
+    #[error("{0}")]
+    Failed(#[from] Errno),
+}
+
+#[cfg(feature = "cuda")]
+impl CudaError {
+    /// The error number that is nearest.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::ShortTerm => Errno::EINVAL,
+            Self::Driver(error) => error.errno(),
+            Self::Failed(errno) => *errno,
+        }
+    }
 }
 
 macro_rules! operations {
@@ -237,7 +263,7 @@ pub struct FailedFile {
     pub errno: Errno,
 }
 
-/// A file with data that is not durable yet; from [`Cache::unsynced_files`].
+/// A file with data that is not durable yet; from [`Cache::unsynced_files`](crate::Cache::unsynced_files).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnsyncedFile {
@@ -328,57 +354,5 @@ impl From<Error> for io::Error {
             _ => io::Error::from(error.errno()).kind(),
         };
         io::Error::new(kind, error)
-    }
-}
-
-/// A cache that could not be closed without losing data. It stays open: [`CloseError::into_cache`] returns it, to try again or to
-/// give data up. Converted to an [`Error`] it names the failed files, and the cache is dropped: that tries once more to write
-/// them, and reports failures as a dropped cache does.
-///
-/// ```no_run
-/// # let cache = foliocache::Cache::builder().build()?;
-/// if let Err(refused) = cache.close() {
-///     for failed in refused.failed_files() {
-///         eprintln!("{failed}, bytes {:?}", failed.ranges);
-///     }
-///     let cache = refused.into_cache(); // as it was: what failed is still there
-///     # drop(cache);
-/// }
-/// # Ok::<(), foliocache::Error>(())
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[error("the cache cannot be closed: {error}")]
-pub struct CloseError {
-    pub(crate) cache: Box<Cache>,
-    #[source]
-    pub(crate) error: Box<Error>,
-}
-
-impl CloseError {
-    /// The cache, still open.
-    pub fn into_cache(self) -> Cache {
-        *self.cache
-    }
-
-    /// The files that could not be written back.
-    pub fn failed_files(&self) -> &[FailedFile] {
-        self.error.failed_files()
-    }
-
-    /// The error number of the first failure.
-    pub fn errno(&self) -> Errno {
-        self.error.errno()
-    }
-}
-
-impl From<CloseError> for io::Error {
-    fn from(error: CloseError) -> io::Error {
-        (*error.error).into()
-    }
-}
-
-impl From<CloseError> for Error {
-    fn from(error: CloseError) -> Error {
-        *error.error
     }
 }

@@ -47,7 +47,7 @@
 //!
 //! # Views
 //!
-//! [`File::view`] returns bytes where they lie in the cache, as a [`View`]: a slice that nobody can change, at an address that stays.
+//! [`File::view`] returns bytes where they lie in the cache, as a [`View`]: a slice that never changes, at an address that stays.
 //! [`File::view_exact`] has any range, and [`File::view_batch`] many. With the feature `stable_deref` a view is a
 //! `stable_deref_trait::StableDeref`. [`View::into_raw`] gives it to callbacks of C.
 //!
@@ -76,7 +76,7 @@
 //!
 //! # Logging
 //!
-//! The library tells [`tracing`](https://docs.rs/tracing) of what no call can return: settings that the kernel refused, memory
+//! The library reports to [`tracing`](https://docs.rs/tracing) events that no call can return: settings that the kernel refused, memory
 //! that became short, errors of background threads. The targets are the names of its crates and modules (`foliocache_mm::…`,
 //! `foliocache_fs::…`). Data that is lost, or that could not be written when its cache was dropped, has the target
 //! `foliocache::loss` and the level error. Where no subscriber listens that is written to standard error.
@@ -104,9 +104,10 @@ mod joined;
 mod mapping;
 mod metadata;
 mod mount;
-mod open_options;
+mod open_how;
 mod parent_only;
 mod pin;
+mod range;
 mod raw;
 mod read_batch;
 mod rights;
@@ -114,17 +115,20 @@ mod size;
 #[cfg(feature = "testing")]
 mod testing;
 mod walk;
+mod workers;
 
 #[cfg(feature = "tokio")]
 pub use asynch::TokioFile;
-pub use asynch::{AsyncDirectory, AsyncFile, AsyncOpenOptions, AsyncReadDir, AsyncStats};
+pub use asynch::{AsyncDirectory, AsyncFile, AsyncOpenOptions, AsyncReadDir};
 pub use attributes::{FileTimes, Permissions};
 pub use batch::ReadRequest;
 pub use builder::CacheBuilder;
-pub use cache::Cache;
-pub use directory::Directory;
+pub use cache::{Cache, CloseError};
+pub use directory::{DirEntry, Directory, OpenOptions, ReadDir};
 pub use directory_options::DirectoryOptions;
-pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
+#[cfg(feature = "cuda")]
+pub use error::CudaError;
+pub use error::{Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::locks::TryLockError;
 pub use file::{File, ViewRequest};
 pub use file_options::FileOptions;
@@ -159,11 +163,11 @@ pub use foliocache_vfs::{
 };
 pub use io_options::IoOptions;
 pub use mapping::Mapping;
-pub use metadata::{DirEntry, Metadata, ReadDir};
-pub use open_options::OpenOptions;
+pub use metadata::Metadata;
 pub use pin::FolioPin;
 #[cfg(feature = "cuda")]
-pub use pin::{CudaError, CudaPart, CudaPin};
+pub use pin::{CudaPart, CudaPin};
 pub use read_batch::ReadBatch;
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};
+pub use workers::AsyncStats;

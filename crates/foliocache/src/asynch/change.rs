@@ -1,4 +1,4 @@
-//! What changes a file: writes, appends, its size and its space.
+//! Changes of a file: writes, appends, its size and its space.
 //!
 //! # Model
 //!
@@ -15,11 +15,10 @@ use foliocache_vfs::OpenFile;
 use std::io::IoSlice;
 
 use super::AsyncFile;
-use super::buffers::Buffer;
-use super::request::Kind;
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
 use crate::io_options::IoOptions;
+use crate::workers::{Buffer, Kind};
 
 impl AsyncFile {
     /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,

@@ -16,23 +16,20 @@
 use foliocache_fs::DirFsStats as DirectoryStats;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpenHow, RenameMode};
+use foliocache_vfs::RenameMode;
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
-use super::offload::Offload;
-use super::options::AsyncOpenOptions;
 use super::read_dir::AsyncReadDir;
-use super::request::{Kind, Stragglers};
-use super::{AsyncFile, AsyncStats};
 use crate::attributes::{FileTimes, Permissions};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
 use crate::parent_only::ParentOnly;
+use crate::workers::{AsyncStats, Kind, Offload, Stragglers};
 
 /// A directory whose calls are futures.
 ///
@@ -81,8 +78,8 @@ use crate::parent_only::ParentOnly;
 /// Workers are shared with the [async files](AsyncFile) of the file system.
 #[derive(Clone)]
 pub struct AsyncDirectory {
-    directory: Directory,
-    offload: Arc<ParentOnly<Offload>>,
+    pub(super) directory: Directory,
+    pub(super) offload: Arc<ParentOnly<Offload>>,
     stragglers: Arc<Stragglers>,
 }
 
@@ -133,76 +130,6 @@ impl AsyncDirectory {
     pub fn worker_stats(&self) -> Result<AsyncStats> {
         self.check(Operation::Stats, Path::new(""))?;
         Ok(self.offload.stats())
-    }
-
-    /// How a file is to be opened.
-    pub fn open_options(&self) -> AsyncOpenOptions<'_> {
-        AsyncOpenOptions::new(self)
-    }
-
-    /// Opens a file for reading. As [`AsyncOpenOptions::open`].
-    ///
-    /// # Errors
-    /// As [`Directory::open`].
-    pub async fn open(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        self.open_options().read(true).open(path).await
-    }
-
-    /// Opens a file for reading and writing; makes it if it is not there, cuts it to nothing if it is. As
-    /// [`AsyncOpenOptions::open`].
-    ///
-    /// # Errors
-    /// As [`Directory::create`].
-    pub async fn create(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        let mut options = self.open_options();
-        options.read(true).write(true).create(true).truncate(true);
-        options.open(path).await
-    }
-
-    /// Makes a file that must not be there yet, and opens it for reading and writing. As [`AsyncOpenOptions::open`].
-    ///
-    /// # Errors
-    /// As [`Directory::create_new`].
-    pub async fn create_new(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        let mut options = self.open_options();
-        options.read(true).write(true).create_new(true);
-        options.open(path).await
-    }
-
-    /// Opens a file for writing at its end; makes it if it is not there. As [`AsyncOpenOptions::open`].
-    ///
-    /// # Errors
-    /// As [`Directory::append`].
-    pub async fn append(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        self.open_options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .await
-    }
-
-    pub(super) async fn open_how(&self, path: &Path, how: OpenHow) -> Result<AsyncFile> {
-        let reads = how.flags.read && !how.flags.write && !how.flags.append;
-        let opens_only = reads && !how.create && !how.exclusive && !how.flags.truncate;
-        let cached = opens_only.then(|| self.directory.open_cached(path, how));
-        let file = match cached.flatten() {
-            Some(opened) => opened?,
-            None => {
-                let open = move |directory: &Directory, path: &Path| {
-                    let mut options = directory.open_options();
-                    options.how = how;
-                    options.open(path)
-                };
-                match opens_only {
-                    true => {
-                        self.on_worker(Kind::Read, Operation::Open, path, open)
-                            .await?
-                    }
-                    false => self.changed(Operation::Open, path, open).await?,
-                }
-            }
-        };
-        Ok(AsyncFile::new(file, Arc::clone(&self.offload)))
     }
 
     /// A directory below this one, as one of its own: paths given to it do not leave it. Ready at the first poll where it is
@@ -467,7 +394,7 @@ impl AsyncDirectory {
     }
 
     /// Has a worker change names.
-    async fn changed<V: Send + 'static>(
+    pub(super) async fn changed<V: Send + 'static>(
         &self,
         operation: Operation,
         path: &Path,
@@ -479,7 +406,7 @@ impl AsyncDirectory {
     }
 
     /// Has a worker make a call that may block.
-    async fn on_worker<V: Send + 'static>(
+    pub(super) async fn on_worker<V: Send + 'static>(
         &self,
         kind: Kind,
         operation: Operation,

@@ -12,14 +12,14 @@
 //!
 //! No runtime is needed or known: a future does what it can when it is polled, and is woken when it can go on. The
 //! store reads a missing page in the background, and its arrival wakes all waiting futures. A few threads for each file system
-//! ([`offload`]) do what can only be done by blocking; there is no thread for each request.
+//! ([`workers`](crate::workers)) do what can only be done by blocking; there is no thread for each request.
 //!
 //! If pages are evicted between their arrival and the next poll, twice in a row, a worker copies them into an owned buffer. So a
 //! read ends however short memory is.
 //!
 //! # Invariants
 //!
-//! 1. Nobody but a poll touches the caller's memory: a future may be dropped at any moment.
+//! 1. Only a poll touches the caller's memory: a future may be dropped at any moment.
 //! 2. A future that is ready at its first poll asked nothing of a worker and allocated nothing.
 //! 3. Work that a dropped future left behind is finished before a later change through the same [`AsyncFile`].
 //!
@@ -27,26 +27,21 @@
 //!
 //! No lock is held between two polls.
 
-mod buffers;
 mod change;
 mod directory;
-mod offload;
 mod options;
 mod outside;
 mod read_dir;
-mod request;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod views;
 
 pub use directory::AsyncDirectory;
-pub(crate) use offload::Offload;
 pub use options::AsyncOpenOptions;
 pub use read_dir::AsyncReadDir;
 #[cfg(feature = "tokio")]
 pub use tokio::TokioFile;
 
-use foliocache_mm::show::{Bytes, Count};
 use foliocache_mm::{Fetch, FileStats, Iocb, IovIter};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -58,13 +53,13 @@ use std::ops::RangeBounds;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::task::Poll;
 
-use self::buffers::Buffer;
-use self::request::{Kind, Stragglers};
 use crate::error::{Error, Operation, Result};
-use crate::file::{File, bytes_of};
+use crate::file::File;
 use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
 use crate::parent_only::ParentOnly;
+use crate::range::bytes_of;
+use crate::workers::{AsyncStats, Buffer, Kind, Offload, Stragglers};
 
 /// Fetches in a row after which still nothing could be copied, before a worker copies.
 const FRUITLESS_FETCHES: u32 = 2;
@@ -128,34 +123,6 @@ pub struct AsyncFile {
 // As `Directory`.
 impl UnwindSafe for AsyncFile {}
 impl RefUnwindSafe for AsyncFile {}
-
-/// Figures of the workers that serve the async files and directories of one file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AsyncStats {
-    /// Requests handed to workers, ever.
-    pub requests: u64,
-    /// Requests that workers are at now.
-    pub running: usize,
-    /// Worker threads now.
-    pub workers: usize,
-    /// Bytes of the buffers that are in use now.
-    pub buffered_bytes: u64,
-}
-
-impl fmt::Display for AsyncStats {
-    /// One line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} requests handed over, {} running on {} workers, {} of buffers in use",
-            Count(self.requests),
-            self.running,
-            self.workers,
-            Bytes(self.buffered_bytes),
-        )
-    }
-}
 
 impl File {
     /// This open file, for async callers.
@@ -415,7 +382,7 @@ impl AsyncFile {
 
     /// The attributes.
     ///
-    /// Ready at the first poll where they are known and nobody told of a change, see
+    /// Ready at the first poll if they are known and no change was reported, see
     /// [`DirectoryOptions::revalidate_after`](crate::DirectoryOptions::revalidate_after). Otherwise a worker asks the store.
     ///
     /// # Errors
@@ -483,7 +450,7 @@ impl AsyncFile {
         done.unwrap_or_else(|errno| Err(self.file.path_error(operation, errno)))
     }
 
-    /// Waits until no change is under way whose future was dropped; `ECHILD` in a forked child.
+    /// Waits for changes whose futures were dropped; `ECHILD` in a forked child.
     async fn no_stragglers(&self, operation: Operation) -> Result<()> {
         self.file.check(operation)?;
         poll_fn(|context| self.stragglers.poll_none(context)).await;

@@ -1,10 +1,13 @@
 //! How a file is opened by an async caller.
 
+use foliocache_sync::Arc;
 use foliocache_vfs::OpenHow;
 use std::path::Path;
 
 use super::{AsyncDirectory, AsyncFile};
-use crate::error::Result;
+use crate::directory::Directory;
+use crate::error::{Operation, Result};
+use crate::workers::Kind;
 
 /// How a file is to be opened; from [`AsyncDirectory::open_options`]. The settings are those of
 /// [`OpenOptions`](crate::OpenOptions).
@@ -35,7 +38,7 @@ macro_rules! settings {
 }
 
 impl<'a> AsyncOpenOptions<'a> {
-    pub(super) fn new(directory: &'a AsyncDirectory) -> Self {
+    fn new(directory: &'a AsyncDirectory) -> Self {
         let how = directory.blocking().open_options().how;
         Self { directory, how }
     }
@@ -69,5 +72,77 @@ impl<'a> AsyncOpenOptions<'a> {
     /// As [`OpenOptions::open`](crate::OpenOptions::open).
     pub async fn open(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
         self.directory.open_how(path.as_ref(), self.how).await
+    }
+}
+
+impl AsyncDirectory {
+    /// How a file is to be opened.
+    pub fn open_options(&self) -> AsyncOpenOptions<'_> {
+        AsyncOpenOptions::new(self)
+    }
+
+    /// Opens a file for reading. As [`AsyncOpenOptions::open`].
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    pub async fn open(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
+        self.open_options().read(true).open(path).await
+    }
+
+    /// Opens a file for reading and writing; makes it if it is not there, cuts it to nothing if it is. As
+    /// [`AsyncOpenOptions::open`].
+    ///
+    /// # Errors
+    /// As [`Directory::create`].
+    pub async fn create(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
+        let mut options = self.open_options();
+        options.read(true).write(true).create(true).truncate(true);
+        options.open(path).await
+    }
+
+    /// Makes a file that must not be there yet, and opens it for reading and writing. As [`AsyncOpenOptions::open`].
+    ///
+    /// # Errors
+    /// As [`Directory::create_new`].
+    pub async fn create_new(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
+        let mut options = self.open_options();
+        options.read(true).write(true).create_new(true);
+        options.open(path).await
+    }
+
+    /// Opens a file for writing at its end; makes it if it is not there. As [`AsyncOpenOptions::open`].
+    ///
+    /// # Errors
+    /// As [`Directory::append`].
+    pub async fn append(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
+        self.open_options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .await
+    }
+
+    async fn open_how(&self, path: &Path, how: OpenHow) -> Result<AsyncFile> {
+        let reads = how.flags.read && !how.flags.write && !how.flags.append;
+        let opens_only = reads && !how.create && !how.exclusive && !how.flags.truncate;
+        let cached = opens_only.then(|| self.directory.open_cached(path, how));
+        let file = match cached.flatten() {
+            Some(opened) => opened?,
+            None => {
+                let open = move |directory: &Directory, path: &Path| {
+                    let mut options = directory.open_options();
+                    options.how = how;
+                    options.open(path)
+                };
+                match opens_only {
+                    true => {
+                        self.on_worker(Kind::Read, Operation::Open, path, open)
+                            .await?
+                    }
+                    false => self.changed(Operation::Open, path, open).await?,
+                }
+            }
+        };
+        Ok(AsyncFile::new(file, Arc::clone(&self.offload)))
     }
 }

@@ -1,10 +1,10 @@
-//! What async files and programs beside the cache see of each other: locks, looks, and reads to the end.
+//! Async files beside other programs: locks, looks at the source, and reads to the end.
 
 use super::AsyncFile;
-use super::request::Kind;
 use crate::error::{Operation, Result};
 use crate::file::File;
 use crate::file::locks::TryLockError;
+use crate::workers::Kind;
 
 impl AsyncFile {
     /// Reads into `buf` from byte `pos` on, as far as the file goes; returns the bytes.
@@ -41,7 +41,7 @@ impl AsyncFile {
         self.changed(Operation::Write, File::write_out).await
     }
 
-    /// Locks the file for this handle alone if nobody else has a lock; a worker does it. If the future is dropped after one has
+    /// Locks the file for this handle alone if no other handle has a lock; a worker does it. If the future is dropped after one has
     /// begun, the handle may have the lock.
     ///
     /// There is no call that waits for others: it would keep a worker, which the holder of the lock may need. Try again later, or call

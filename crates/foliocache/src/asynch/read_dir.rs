@@ -21,11 +21,10 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::offload::Offload;
-use super::request::{Kind, Pending};
+use crate::directory::{BATCH, DirEntry, ReadDir};
 use crate::error::{Error, Operation, Result};
-use crate::metadata::{BATCH, DirEntry, ReadDir};
 use crate::parent_only::ParentOnly;
+use crate::workers::{Kind, Offload, Pending};
 
 type Entries = VecDeque<Result<DirEntry>>;
 

@@ -6,12 +6,12 @@ use foliocache_vfs::{Namei, OpenHow, WalkError};
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::Directory;
-use crate::asynch::Offload;
+use super::{Directory, ReadDir};
 use crate::error::{Operation, Result};
 use crate::file::File;
-use crate::metadata::{Metadata, ReadDir};
+use crate::metadata::Metadata;
 use crate::parent_only::ParentOnly;
+use crate::workers::Offload;
 
 /// Each is the call without `cached`, and `None` where that would have to ask the store, or to wait.
 impl Directory {
@@ -30,7 +30,7 @@ impl Directory {
     pub(crate) fn metadata_cached(&self, path: &Path, follow: bool) -> Option<Result<Metadata>> {
         self.cached(Operation::Metadata, path, |namei, path| {
             let attr = namei.cached_stat(path, follow)?;
-            Ok(Metadata::new(attr, self.mount()))
+            Ok(Metadata::new(attr, self.mount().dev()))
         })
     }
 

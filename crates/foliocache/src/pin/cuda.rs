@@ -7,13 +7,13 @@
 #![allow(unsafe_code)]
 
 use foliocache_sys::Errno;
-use foliocache_sys::cuda::{DriverError, LIBRARY, Registration};
+use foliocache_sys::cuda::{LIBRARY, Registration};
 use std::ffi::CStr;
 use std::fmt;
 use std::mem::ManuallyDrop;
 
 use super::FolioPin;
-use crate::error::{Error, Result};
+use crate::error::{CudaError, Error, Result};
 use crate::parent_only::{Forked, ParentOnly};
 
 /// Pinned bytes of a file that are registered with the GPU driver, for kernels and copies of a GPU, until this is
@@ -35,32 +35,6 @@ pub struct CudaPart {
     pub len: usize,
     /// The byte of the file that it begins with.
     pub pos: u64,
-}
-
-/// Why pinned bytes could not be registered with the GPU driver.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CudaError {
-    /// The pin is a short-term one, which others wait for. Nobody can say when a registration ends.
-    #[error("the pin is short-term, and others would wait for it: pin with PinMode::long_term")]
-    ShortTerm,
-    /// The driver is not there, has no such device, or refused.
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    /// Another error.
-    #[error("{0}")]
-    Failed(#[from] Errno),
-}
-
-impl CudaError {
-    /// The error number that is nearest.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::ShortTerm => Errno::EINVAL,
-            Self::Driver(error) => error.errno(),
-            Self::Failed(errno) => *errno,
-        }
-    }
 }
 
 struct Registered {
