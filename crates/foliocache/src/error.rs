@@ -230,6 +230,7 @@ operations! {
     InstallHandlers = "install the fault handlers",
     SetMemory = "change the memory bound",
     Mount = "use as a directory",
+    Run = "run a call on",
 }
 
 impl Operation {

@@ -63,7 +63,7 @@
 //!
 //! [`Directory::into_async`] and [`File::into_async`] give an [`AsyncDirectory`] and an [`AsyncFile`], whose calls are
 //! futures for any executor. A call is ready at its first poll if the cache has the answer. Other calls go through a few
-//! threads for each file system. No call blocks the executor. With the feature `tokio` an async file is a reader and writer
+//! threads for each file system. [`AsyncDirectory::run`] and [`AsyncFile::run`] run any blocking call there. No call blocks the executor. With the feature `tokio` an async file is a reader and writer
 //! of tokio's: `AsyncFile::into_tokio`. The example `crash_safe_log` is a log on tokio.
 //!
 //! # When not to use it
@@ -119,7 +119,7 @@ mod workers;
 
 #[cfg(feature = "tokio")]
 pub use asynch::TokioFile;
-pub use asynch::{AsyncDirectory, AsyncFile, AsyncOpenOptions, AsyncReadDir};
+pub use asynch::{AsyncDirectory, AsyncFile};
 pub use attributes::{FileTimes, Permissions};
 pub use batch::ReadRequest;
 pub use builder::CacheBuilder;

@@ -29,27 +29,21 @@
 
 mod change;
 mod directory;
-mod options;
-mod outside;
-mod read_dir;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod views;
 
 pub use directory::AsyncDirectory;
-pub use options::AsyncOpenOptions;
-pub use read_dir::AsyncReadDir;
 #[cfg(feature = "tokio")]
 pub use tokio::TokioFile;
 
-use foliocache_mm::{Fetch, FileStats, Iocb, IovIter};
+use foliocache_mm::{Fetch, Iocb, IovIter};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Advice, OpenFile};
+use foliocache_vfs::OpenFile;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::IoSliceMut;
-use std::ops::RangeBounds;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::task::Poll;
 
@@ -58,7 +52,6 @@ use crate::file::File;
 use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
 use crate::parent_only::ParentOnly;
-use crate::range::bytes_of;
 use crate::workers::{AsyncStats, Buffer, Kind, Offload, Stragglers};
 
 /// Fetches in a row after which still nothing could be copied, before a worker copies.
@@ -309,6 +302,22 @@ impl AsyncFile {
         Ok(())
     }
 
+    /// Reads into `buf` from byte `pos` on, as far as the file goes; returns the bytes.
+    ///
+    /// # Errors
+    /// As [`File::read_full_at`].
+    pub async fn read_full_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = pos.saturating_add(done as u64);
+            match self.read_at(&mut buf[done..], at).await? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Ok(done)
+    }
+
     /// As [`AsyncFile::read_at`], into several buffers, one after another.
     ///
     /// # Errors
@@ -361,25 +370,6 @@ impl AsyncFile {
         result.map_err(|errno| self.file.path_error(Operation::Sync, errno))
     }
 
-    /// Says how a range will be used, see [`File::advise`]: the pattern is this handle's.
-    ///
-    /// A pattern is set at the first poll; [`Advice::WillNeed`] and [`Advice::DontNeed`] are done by a worker, and if the
-    /// future is dropped then, to their end or not at all.
-    ///
-    /// # Errors
-    /// As [`File::advise`].
-    #[doc(alias = "posix_fadvise")]
-    pub async fn advise(&self, advice: Advice, range: impl RangeBounds<u64>) -> Result<()> {
-        let range = bytes_of(range, u64::MAX);
-        match advice {
-            Advice::WillNeed | Advice::DontNeed => {
-                let advise = move |file: &File| file.advise(advice, range.clone());
-                self.on_worker(Kind::Read, Operation::Advise, advise).await
-            }
-            _ => self.file.advise(advice, range),
-        }
-    }
-
     /// The attributes.
     ///
     /// Ready at the first poll if they are known and no change was reported, see
@@ -396,14 +386,6 @@ impl AsyncFile {
             .await
     }
 
-    /// Figures of this file, through whatever handle, since it came into memory. Does not block.
-    ///
-    /// # Errors
-    /// `ECHILD` after a fork.
-    pub fn stats(&self) -> Result<FileStats> {
-        self.file.stats()
-    }
-
     /// Closes the file on a worker if this is its last clone, and waits for that: nothing of it blocks the caller, as a
     /// drop might. Makes nothing durable; [`AsyncFile::sync_data`] does.
     ///
@@ -418,15 +400,7 @@ impl AsyncFile {
         let Some(file) = Arc::into_inner(file) else {
             return Ok(());
         };
-        let mut file = Some(file);
-        let close = Box::new(move || {
-            drop(file.take());
-            Ok(())
-        });
-        let closed = match offload.submit(Kind::Always, close) {
-            Ok(closed) => closed.await,
-            Err(errno) => Err(errno),
-        };
+        let closed = offload.call(Kind::Always, move || drop(file)).await;
         closed.map_err(|errno| Error::Path {
             operation: Operation::Close,
             path,
@@ -434,19 +408,46 @@ impl AsyncFile {
         })
     }
 
+    /// Runs `call` on a worker of the file system, with the file. It may make any blocking call, such as [`File::set_len`],
+    /// [`File::try_lock`] or [`File::advise`]. See [`AsyncDirectory::run`].
+    ///
+    /// ```
+    /// # async fn example(file: &foliocache::AsyncFile) -> foliocache::Result<()> {
+    /// use foliocache::TryLockError;
+    ///
+    /// match file.run(|file| Ok(file.try_lock())).await? {
+    ///     Ok(()) => file.run(|file| file.set_len(0)).await?,
+    ///     Err(TryLockError::WouldBlock) => {} // try again later
+    ///     Err(TryLockError::Error(error)) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If the future is dropped before a worker has begun, nothing is done. If a worker has begun, it finishes `call`, and later changes and
+    /// syncs through this `AsyncFile` or its clones wait for that. Never wait for a lock of others in it ([`File::lock`]): the holder of
+    /// the lock may need the worker.
+    ///
+    /// # Errors
+    /// As [`AsyncDirectory::run`].
+    #[doc(alias = "spawn_blocking")]
+    pub async fn run<V: Send + 'static>(
+        &self,
+        call: impl FnOnce(&File) -> Result<V> + Send + 'static,
+    ) -> Result<V> {
+        self.no_stragglers(Operation::Run).await?;
+        self.on_worker(self.change(), Operation::Run, call).await
+    }
+
     /// As [`AsyncFile::offload`], for a call of [`File`].
     async fn on_worker<V: Send + 'static>(
         &self,
         kind: Kind,
         operation: Operation,
-        mut call: impl FnMut(&File) -> Result<V> + Send + 'static,
+        call: impl FnOnce(&File) -> Result<V> + Send + 'static,
     ) -> Result<V> {
         let file = Arc::clone(&self.file);
-        let task = Box::new(move || Ok(call(&file)));
-        let done = match self.offload.submit(kind, task) {
-            Ok(pending) => pending.await,
-            Err(errno) => Err(errno),
-        };
+        let done = self.offload.call(kind, move || call(&file)).await;
         done.unwrap_or_else(|errno| Err(self.file.path_error(operation, errno)))
     }
 

@@ -130,7 +130,7 @@ pub struct ReadDir {
 }
 
 impl ReadDir {
-    pub(crate) fn new(stream: Box<dyn OpenDirectory>, directory: Directory, path: PathBuf) -> Self {
+    pub(super) fn new(stream: Box<dyn OpenDirectory>, directory: Directory, path: PathBuf) -> Self {
         Self {
             stream,
             listed: Arc::new(Listed { directory, path }),
@@ -145,16 +145,13 @@ impl ReadDir {
         self.ended && self.read.is_empty()
     }
 
-    /// Whether the next entry comes without a question to the store, and without waiting.
-    pub(crate) fn is_known(&self) -> bool {
-        self.ended || !self.read.is_empty() || self.stream.is_known_at(self.offset)
-    }
-
-    /// Reads entries ahead if there are none. What fails is found again by the next read.
-    pub(crate) fn read_ahead(&mut self) {
-        if self.read.is_empty() && !self.ended {
-            let _ = self.fill();
+    /// All entries, if they are known without a question to the store and without waiting, and no more than are read ahead.
+    pub(super) fn into_known(mut self) -> Option<Result<Vec<DirEntry>>> {
+        if !self.stream.is_known_at(self.offset) {
+            return None;
         }
+        let entries: Result<Vec<_>> = self.by_ref().take(BATCH).collect();
+        (entries.is_err() || self.has_ended()).then_some(entries)
     }
 
     /// The next entry, without memory of its own.

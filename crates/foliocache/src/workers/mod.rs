@@ -145,6 +145,20 @@ impl Offload {
         Ok(Pending { request, mm })
     }
 
+    /// Has a worker make `call`, and waits for its result.
+    ///
+    /// # Errors
+    /// As [`Offload::submit`]; `EIO` if `call` panics.
+    pub(crate) async fn call<V: Send + 'static>(
+        &self,
+        kind: Kind,
+        call: impl FnOnce() -> V + Send + 'static,
+    ) -> Result<V, Errno> {
+        let mut call = Some(call);
+        let task = Box::new(move || call.take().map(|call| call()).ok_or(Errno::EIO));
+        self.submit(kind, task)?.await
+    }
+
     /// Their figures. Takes a lock for a moment.
     pub(crate) fn stats(&self) -> AsyncStats {
         let stats = self.workers.stats();
