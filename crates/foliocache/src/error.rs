@@ -122,18 +122,6 @@ pub enum Error {
         #[source]
         cause: PinError,
     },
-    /// Pinned bytes of a file could not be registered with the GPU driver.
-    #[cfg(feature = "cuda")]
-    #[error("cannot register {file}, bytes {}..{}, with the GPU driver: {cause}", .range.start, .range.end)]
-    Cuda {
-        /// The file, as its file system names it.
-        file: String,
-        /// The bytes.
-        range: Range<u64>,
-        /// The cause.
-        #[source]
-        cause: CudaError,
-    },
     /// Pins of a file are in the way.
     #[error("cannot {operation} {}: {}", .path.display(), display_pins(.pins))]
     Pinned {
@@ -147,34 +135,6 @@ pub enum Error {
     /// Files could not be made durable.
     #[error("{}", display_failed(.0))]
     NotDurable(Vec<FailedFile>),
-}
-
-/// Why pinned bytes could not be registered with the GPU driver.
-#[cfg(feature = "cuda")]
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CudaError {
-    /// The pin is a short-term one, which others wait for, and the end of a registration is not known.
-    #[error("the pin is short-term, and others would wait for it: pin with PinMode::long_term")]
-    ShortTerm,
-    /// The driver is not there, has no such device, or refused.
-    #[error(transparent)]
-    Driver(#[from] foliocache_sys::cuda::DriverError),
-    /// Another error.
-    #[error("{0}")]
-    Failed(#[from] Errno),
-}
-
-#[cfg(feature = "cuda")]
-impl CudaError {
-    /// The error number that is nearest.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::ShortTerm => Errno::EINVAL,
-            Self::Driver(error) => error.errno(),
-            Self::Failed(errno) => *errno,
-        }
-    }
 }
 
 macro_rules! operations {
@@ -321,8 +281,6 @@ impl Error {
             Self::Overlap { .. } | Self::Pinned { .. } => Errno::EBUSY,
             Self::Map { cause, .. } => cause.errno(),
             Self::Pin { cause, .. } => cause.errno(),
-            #[cfg(feature = "cuda")]
-            Self::Cuda { cause, .. } => cause.errno(),
             Self::NotDurable(files) => files.first().map_or(Errno::EIO, |file| file.errno),
         }
     }

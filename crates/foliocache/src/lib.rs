@@ -56,8 +56,7 @@
 //! [`File::pin`] returns addresses of the cache's own memory that stay valid: a [`FolioPin`], for I/O without a copy by an io_uring of
 //! the program or by a device. `docs/pinning.md` says how.
 //!
-//! With the feature `cuda` a long-term pin can be registered with the GPU driver: `FolioPin::register_cuda`. The driver is
-//! loaded at run time, so a program with the feature builds and runs without one, too.
+//! The crate `foliocache-cuda` registers a long-term pin with the GPU driver.
 //!
 //! # Async
 //!
@@ -126,8 +125,6 @@ pub use builder::CacheBuilder;
 pub use cache::{Cache, CloseError};
 pub use directory::{DirEntry, Directory, OpenOptions, ReadDir};
 pub use directory_options::DirectoryOptions;
-#[cfg(feature = "cuda")]
-pub use error::CudaError;
 pub use error::{Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::locks::TryLockError;
 pub use file::{File, ViewRequest};
@@ -148,9 +145,6 @@ pub use foliocache_mm::{
 pub use foliocache_sys::Errno;
 #[doc(inline)]
 pub use foliocache_sys::clock::Timespec;
-#[cfg(feature = "cuda")]
-#[doc(inline)]
-pub use foliocache_sys::cuda::DriverError as CudaDriverError;
 #[doc(inline)]
 pub use foliocache_sys::fd::LockKind;
 #[doc(inline)]
@@ -165,8 +159,6 @@ pub use io_options::IoOptions;
 pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use pin::FolioPin;
-#[cfg(feature = "cuda")]
-pub use pin::{CudaPart, CudaPin};
 pub use read_batch::ReadBatch;
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};

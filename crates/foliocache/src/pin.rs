@@ -1,11 +1,5 @@
 //! Pinned bytes of a file: memory of the cache that devices use.
 
-#[cfg(feature = "cuda")]
-mod cuda;
-
-#[cfg(feature = "cuda")]
-pub use cuda::{CudaPart, CudaPin};
-
 use foliocache_mm::{FolioPin as Folios, PinMode, PinnedPart};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Inode, SlabArc};
@@ -118,6 +112,15 @@ impl FolioPin {
     /// The bytes of the file that are pinned.
     pub fn range(&self) -> Range<u64> {
         self.0.folios.range()
+    }
+
+    /// The file, as its file system names it in messages and in a [`Holder`](crate::Holder).
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn file(&self) -> Result<String, Errno> {
+        self.0.check_fork()?;
+        Ok(self.0.folios.mapping().name())
     }
 
     /// Its mode.
