@@ -18,7 +18,7 @@
 //!   group gathers.
 //! - **Recovery.** Records are read until one is cut off or its checksum is wrong. No append of what follows has returned,
 //!   since a group is durable as a whole before its appends return. It is cut off, so that new records follow good ones.
-//! - **Errors.** After a failed sync nobody knows what is durable. The log takes no more records; it is opened again.
+//! - **Errors.** After a failed sync it is not known which records are durable. The log takes no more records; it is opened again.
 
 use foliocache::{AsyncDirectory, AsyncFile, Cache};
 use std::collections::BTreeSet;
@@ -61,16 +61,16 @@ impl Log {
         directory: &AsyncDirectory,
         name: &str,
     ) -> Result<(Self, Vec<Vec<u8>>), Box<dyn Error>> {
-        let file = directory
-            .open_options()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(name)
-            .await?;
+        let name = name.to_owned();
+        let open = directory.run(move |directory| {
+            let mut options = directory.open_options();
+            options.read(true).append(true).create(true);
+            options.open(name)?.into_async()
+        });
+        let file = open.await?;
         let (found, end) = recover(&file).await?;
         if end < file.len() {
-            file.set_len(end).await?;
+            file.run(move |file| file.set_len(end)).await?;
         }
         // The name, too, and the new length, before a record counts on them.
         file.sync_all().await?;
@@ -117,7 +117,7 @@ async fn commit(file: AsyncFile, mut queue: mpsc::Receiver<Record>) {
             Err(error) => Err(error),
         };
         if let Err(error) = done {
-            // Whoever waits is told: the senders go.
+            // The waiting appends fail, because their senders are dropped.
             eprintln!("the log is closed: {error}");
             return;
         }

@@ -25,7 +25,7 @@ use std::time::SystemTime;
 pub struct Permissions(u32);
 
 impl Permissions {
-    /// Whether nobody may write, by the bits alone.
+    /// Whether no user may write, by the bits alone.
     pub fn readonly(&self) -> bool {
         self.0 & 0o222 == 0
     }
@@ -96,7 +96,7 @@ impl FileTimes {
     }
 }
 
-/// An owner and a group that are to be set; what is `None` stays.
+/// An owner and a group that are to be set. A value of `None` stays.
 pub(crate) fn owner(uid: Option<u32>, gid: Option<u32>) -> SetAttr {
     SetAttr {
         uid,

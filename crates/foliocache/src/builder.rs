@@ -21,8 +21,15 @@ pub struct CacheBuilder {
     pin_wait: Option<Duration>,
 }
 
+impl Cache {
+    /// Settings of a new cache.
+    pub fn builder() -> CacheBuilder {
+        CacheBuilder::new()
+    }
+}
+
 impl CacheBuilder {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             memory: Ok(DEFAULT_MEMORY),
             fault_handlers: false,

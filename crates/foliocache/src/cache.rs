@@ -17,6 +17,7 @@
 //!
 //! [`File`]: crate::File
 
+mod close;
 mod single;
 
 use foliocache_fs::{DirFs, MemFs};
@@ -29,14 +30,15 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
-use crate::builder::CacheBuilder;
 use crate::directory::Directory;
 use crate::directory_options::DirectoryOptions;
-use crate::error::{CloseError, Error, Operation, Result, UnsyncedFile};
+use crate::error::{Error, Operation, Result, UnsyncedFile};
 use crate::exit;
 use crate::mount::{Backing, VfsMount};
 use crate::parent_only::{Forked, ParentOnly};
 use crate::size::MemorySize;
+
+pub use self::close::CloseError;
 
 /// A page cache of this process, bounded in memory.
 ///
@@ -92,11 +94,6 @@ impl Drop for Inner {
 }
 
 impl Cache {
-    /// Settings of a new cache.
-    pub fn builder() -> CacheBuilder {
-        CacheBuilder::new()
-    }
-
     pub(crate) fn new(mm: Arc<Mm>) -> Self {
         Self {
             inner: Arc::new(ParentOnly::new(Inner {
@@ -159,7 +156,7 @@ impl Cache {
         };
         if let Some(used) = directories().find(overlaps) {
             let depth = ancestry.iter().position(|above| *above == used.ancestry[0]);
-            // What is mounted below may be left out there.
+            // The used directory may leave out file systems that are mounted below it.
             let is_there = |_: &usize| ancestry[0].0 == used.ancestry[0].0;
             if let Some(depth) = depth.filter(is_there) {
                 if !read_only {
@@ -253,7 +250,7 @@ impl Cache {
     ///
     /// Takes effect at once: the cache takes no memory beyond a smaller bound. Blocks until as much memory as possible is given
     /// back; memory of dirty data follows when it is written. While memory outside the cache is short, the effective bound may
-    /// be smaller: see [`CacheBuilder::external_pressure`].
+    /// be smaller: see [`CacheBuilder::external_pressure`](crate::CacheBuilder::external_pressure).
     ///
     /// # Errors
     /// A size below [`MIN_MEMORY`](crate::MIN_MEMORY) or more than the machine has, or too small for what cannot be reclaimed (files in
@@ -367,24 +364,6 @@ impl Cache {
         self.check(Operation::Sync)?;
         exit::register(&self.inner.at_exit)
     }
-
-    /// Writes everything back and lets the cache go. Handles that are still held go on working. Blocks for the I/O, for as long as a
-    /// source hangs.
-    ///
-    /// A dropped cache also makes data durable, but not what happened to names and attributes, and it has no caller to report
-    /// failures to. Each file is tried, whatever failed before. It reports them to `tracing`, with the target `foliocache::loss`, or
-    /// on standard error if there is no subscriber. Data written through remaining handles is written back when the last of them
-    /// goes. If that fails it is lost, and reported in the same way.
-    ///
-    /// # Errors
-    /// The files that could not be written back, together with the cache, which is still open.
-    pub fn close(self) -> Result<(), CloseError> {
-        let done = self.sync();
-        done.map_err(|error| CloseError {
-            cache: Box::new(self),
-            error: Box::new(error),
-        })
-    }
 }
 
 impl fmt::Debug for Cache {
@@ -397,7 +376,7 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// Who the directory at `path` is, and all those above it.
+/// The identities of the directory at `path` and of all directories above it.
 fn ancestry(path: &Path) -> Result<Vec<Identity>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     ancestry_of(fd::open(path, flags, 0)?)
@@ -415,7 +394,7 @@ fn ancestry_of(mut directory: OwnedFd) -> Result<Vec<Identity>, Errno> {
         }
         ancestry.push(identity);
         let above = PathBuf::from(fd::proc_path(directory.as_fd())).join("..");
-        // Without the right to look there, or without /proc, nobody can say.
+        // Without the right to look there, or without /proc, the rest is unknown.
         let Ok(above) = fd::open(&above, flags, 0) else {
             return Ok(ancestry);
         };

@@ -39,15 +39,15 @@ impl DirectoryOptions {
     ///
     /// Names, attributes and contents are believed until the kernel reports a change, and a change is noticed within some ten
     /// milliseconds; `docs/guide/sharing.md` says what is not reported. Costs 1.5 KiB of the bound for each directory in use, and
-    /// other writers of its files about a microsecond a write. Without it each open asks the source whether somebody changed the file.
+    /// other writers of its files about a microsecond a write. Without it each open asks the source whether the file was changed.
     #[doc(alias = "inotify")]
     pub fn watch(mut self, watch: bool) -> Self {
         self.fs.watch = watch;
         self
     }
 
-    /// Nobody else changes the directory while it is open here. So nothing is asked twice, and nothing is watched. If somebody
-    /// changes it after all, the change may never be seen, and a write may undo it. Off by default.
+    /// Promises that no other program changes the directory while it is open here. So nothing is asked twice, and nothing is watched.
+    /// If the directory is changed after all, the change may never be seen, and a write may undo it. Off by default.
     pub fn exclusive(mut self, exclusive: bool) -> Self {
         self.fs.exclusive = exclusive;
         self

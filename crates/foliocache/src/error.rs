@@ -1,4 +1,4 @@
-//! What can go wrong: what was being done, to which file and range, and why.
+//! Errors: the operation that failed, the file and range, and the cause.
 
 use foliocache_fs::DirFsError as DirectoryError;
 use foliocache_mm::{Holder, MapError, MmError as CacheError, PinError};
@@ -7,8 +7,6 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-use crate::cache::Cache;
 
 /// The result of calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -124,18 +122,6 @@ pub enum Error {
         #[source]
         cause: PinError,
     },
-    /// Pinned bytes of a file could not be registered with the GPU driver.
-    #[cfg(feature = "cuda")]
-    #[error("cannot register {file}, bytes {}..{}, with the GPU driver: {cause}", .range.start, .range.end)]
-    Cuda {
-        /// The file, as its file system names it.
-        file: String,
-        /// The bytes.
-        range: Range<u64>,
-        /// The cause.
-        #[source]
-        cause: crate::pin::CudaError,
-    },
     /// Pins of a file are in the way.
     #[error("cannot {operation} {}: {}", .path.display(), display_pins(.pins))]
     Pinned {
@@ -204,6 +190,7 @@ operations! {
     InstallHandlers = "install the fault handlers",
     SetMemory = "change the memory bound",
     Mount = "use as a directory",
+    Run = "run a call on",
 }
 
 impl Operation {
@@ -237,7 +224,7 @@ pub struct FailedFile {
     pub errno: Errno,
 }
 
-/// A file with data that is not durable yet; from [`Cache::unsynced_files`].
+/// A file with data that is not durable yet; from [`Cache::unsynced_files`](crate::Cache::unsynced_files).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnsyncedFile {
@@ -294,8 +281,6 @@ impl Error {
             Self::Overlap { .. } | Self::Pinned { .. } => Errno::EBUSY,
             Self::Map { cause, .. } => cause.errno(),
             Self::Pin { cause, .. } => cause.errno(),
-            #[cfg(feature = "cuda")]
-            Self::Cuda { cause, .. } => cause.errno(),
             Self::NotDurable(files) => files.first().map_or(Errno::EIO, |file| file.errno),
         }
     }
@@ -328,57 +313,5 @@ impl From<Error> for io::Error {
             _ => io::Error::from(error.errno()).kind(),
         };
         io::Error::new(kind, error)
-    }
-}
-
-/// A cache that could not be closed without losing data. It stays open: [`CloseError::into_cache`] returns it, to try again or to
-/// give data up. Converted to an [`Error`] it names the failed files, and the cache is dropped: that tries once more to write
-/// them, and reports failures as a dropped cache does.
-///
-/// ```no_run
-/// # let cache = foliocache::Cache::builder().build()?;
-/// if let Err(refused) = cache.close() {
-///     for failed in refused.failed_files() {
-///         eprintln!("{failed}, bytes {:?}", failed.ranges);
-///     }
-///     let cache = refused.into_cache(); // as it was: what failed is still there
-///     # drop(cache);
-/// }
-/// # Ok::<(), foliocache::Error>(())
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[error("the cache cannot be closed: {error}")]
-pub struct CloseError {
-    pub(crate) cache: Box<Cache>,
-    #[source]
-    pub(crate) error: Box<Error>,
-}
-
-impl CloseError {
-    /// The cache, still open.
-    pub fn into_cache(self) -> Cache {
-        *self.cache
-    }
-
-    /// The files that could not be written back.
-    pub fn failed_files(&self) -> &[FailedFile] {
-        self.error.failed_files()
-    }
-
-    /// The error number of the first failure.
-    pub fn errno(&self) -> Errno {
-        self.error.errno()
-    }
-}
-
-impl From<CloseError> for io::Error {
-    fn from(error: CloseError) -> io::Error {
-        (*error.error).into()
-    }
-}
-
-impl From<CloseError> for Error {
-    fn from(error: CloseError) -> Error {
-        *error.error
     }
 }

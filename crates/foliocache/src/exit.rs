@@ -20,7 +20,7 @@
 //!
 //! # Memory ordering
 //!
-//! `done` is stored with Release and loaded with Acquire: what the thread said is said before the process ends.
+//! `done` is stored with Release and loaded with Acquire: the thread's messages are written before the process ends.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
@@ -112,7 +112,7 @@ impl AtExit for WriteBack {
     }
 }
 
-/// Runs `work` on a thread; what is returned says when it is done.
+/// Runs `work` on a thread. The result becomes true when it is done.
 fn start(
     mounts: &[Arc<VfsMount>],
     work: impl FnOnce(&[Arc<VfsMount>]) + Send + 'static,
@@ -150,6 +150,6 @@ fn tell_lost(mounts: &[Arc<VfsMount>], failed: BTreeMap<String, Errno>) {
 }
 
 fn say(line: &str) {
-    // Without standard error there is nobody to tell.
+    // Without standard error there is no place to tell it.
     let _ = writeln!(io::stderr(), "foliocache: {line}");
 }

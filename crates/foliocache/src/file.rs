@@ -10,6 +10,7 @@ mod attributes;
 mod description;
 pub(crate) mod locks;
 mod outside;
+mod pins;
 mod views;
 
 use foliocache_mm::{FileStats, Iocb, IovIter, View};
@@ -19,7 +20,7 @@ use foliocache_sys::Errno;
 use foliocache_vfs::{Advice, FallocateMode, OpenFile, SeekSparse};
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Range, RangeBounds};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
@@ -29,10 +30,10 @@ use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
 use crate::mount::VfsMount;
 use crate::parent_only::{Forked, ParentOnly};
+use crate::range::{bytes_in, bytes_of};
 use crate::rights::Rights;
 
 pub use views::ViewRequest;
-pub(crate) use views::bytes_in;
 
 /// An open file; as [`std::fs::File`].
 ///
@@ -101,7 +102,7 @@ impl File {
         }
     }
 
-    /// What all clones of a handle share.
+    /// The state that all clones of a handle share.
     fn description(&self) -> &Arc<Description> {
         self.description.get_or_init(Arc::default)
     }
@@ -157,7 +158,7 @@ impl File {
         self.with(operation, |_| Ok(()))
     }
 
-    /// Runs what is not a hot path, unless this is a forked child.
+    /// Runs an operation that is no hot path, unless this is a forked child.
     pub(crate) fn with<T>(
         &self,
         operation: Operation,
@@ -389,7 +390,7 @@ impl File {
         self.with(Operation::Sync, OpenFile::fsync)
     }
 
-    /// Makes a range durable: the bytes of it that were written before the call, by whomever, with as much of the attributes
+    /// Makes a range durable: the bytes of it that were written before the call, through any handle, with as much of the attributes
     /// as is needed to find them. Blocks for the I/O.
     ///
     /// It writes the folios that the range touches, which are 2 MiB at most, and flushes the file. Dirty data elsewhere in the
@@ -520,16 +521,16 @@ impl File {
         self.with(Operation::Metadata, |open| {
             let names = self.mount.super_block()?;
             let attr = names.fs().getattr_open(open.inode())?;
-            Ok(Metadata::new(attr, &self.mount))
+            Ok(Metadata::new(attr, self.mount.dev()))
         })
     }
 
-    /// The attributes, where nobody need be asked for them. Does not block.
+    /// The attributes, if they are known without a question to the source. Does not block.
     pub(crate) fn known_metadata(&self) -> Result<Option<Metadata>> {
         self.with(Operation::Metadata, |open| {
             let names = self.mount.super_block()?;
             let known = names.known_attr(open.inode());
-            Ok(known.map(|attr| Metadata::new(attr, &self.mount)))
+            Ok(known.map(|attr| Metadata::new(attr, self.mount.dev())))
         })
     }
 
@@ -560,21 +561,6 @@ impl File {
             Ok(open.mapping().discard_failed())
         })
     }
-}
-
-/// The bytes of a range that ends at `end` where it is open.
-pub(crate) fn bytes_of(range: impl RangeBounds<u64>, end: u64) -> Range<u64> {
-    let start = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&start) => start.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&end) => end.saturating_add(1),
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => end,
-    };
-    start..end
 }
 
 impl fmt::Debug for File {

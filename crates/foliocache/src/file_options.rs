@@ -2,7 +2,7 @@
 
 use foliocache_vfs::OpenHow;
 
-use crate::open_options;
+use crate::open_how;
 
 /// How [`Cache::file`](crate::Cache::file) opens a file. As [`std::fs::OpenOptions`].
 ///
@@ -35,7 +35,7 @@ impl FileOptions {
     /// Neither reading nor writing, until one of these is said.
     pub fn new() -> Self {
         Self {
-            how: open_options::NOTHING,
+            how: open_how::NOTHING,
             ignore_lock: false,
         }
     }

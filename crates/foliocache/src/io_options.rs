@@ -37,8 +37,8 @@ impl IoOptions {
 
     /// Whether pages that the call brings into the cache leave it again.
     ///
-    /// The call goes through the cache and sees everybody's changes; it blocks like any other. Pages that were cached before stay.
-    /// So do pages that somebody else reads, writes or maps before they are dropped.
+    /// The call goes through the cache and sees all changes; it blocks like any other. Pages that were cached before stay.
+    /// So do pages that another call reads, writes or maps before they are dropped.
     ///
     /// Pages of a read are dropped when the read reaches their end. Its readahead is dropped too, used or not, at the latest when
     /// the handle is closed. Until then it takes memory of the bound: as much as readahead does, some MiB.

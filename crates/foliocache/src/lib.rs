@@ -47,7 +47,7 @@
 //!
 //! # Views
 //!
-//! [`File::view`] returns bytes where they lie in the cache, as a [`View`]: a slice that nobody can change, at an address that stays.
+//! [`File::view`] returns bytes where they lie in the cache, as a [`View`]: a slice that never changes, at an address that stays.
 //! [`File::view_exact`] has any range, and [`File::view_batch`] many. With the feature `stable_deref` a view is a
 //! `stable_deref_trait::StableDeref`. [`View::into_raw`] gives it to callbacks of C.
 //!
@@ -56,14 +56,13 @@
 //! [`File::pin`] returns addresses of the cache's own memory that stay valid: a [`FolioPin`], for I/O without a copy by an io_uring of
 //! the program or by a device. `docs/pinning.md` says how.
 //!
-//! With the feature `cuda` a long-term pin can be registered with the GPU driver: `FolioPin::register_cuda`. The driver is
-//! loaded at run time, so a program with the feature builds and runs without one, too.
+//! The crate `foliocache-cuda` registers a long-term pin with the GPU driver.
 //!
 //! # Async
 //!
 //! [`Directory::into_async`] and [`File::into_async`] give an [`AsyncDirectory`] and an [`AsyncFile`], whose calls are
 //! futures for any executor. A call is ready at its first poll if the cache has the answer. Other calls go through a few
-//! threads for each file system. No call blocks the executor. With the feature `tokio` an async file is a reader and writer
+//! threads for each file system. [`AsyncDirectory::run`] and [`AsyncFile::run`] run any blocking call there. No call blocks the executor. With the feature `tokio` an async file is a reader and writer
 //! of tokio's: `AsyncFile::into_tokio`. The example `crash_safe_log` is a log on tokio.
 //!
 //! # When not to use it
@@ -76,7 +75,7 @@
 //!
 //! # Logging
 //!
-//! The library tells [`tracing`](https://docs.rs/tracing) of what no call can return: settings that the kernel refused, memory
+//! The library reports to [`tracing`](https://docs.rs/tracing) events that no call can return: settings that the kernel refused, memory
 //! that became short, errors of background threads. The targets are the names of its crates and modules (`foliocache_mm::…`,
 //! `foliocache_fs::…`). Data that is lost, or that could not be written when its cache was dropped, has the target
 //! `foliocache::loss` and the level error. Where no subscriber listens that is written to standard error.
@@ -104,9 +103,10 @@ mod joined;
 mod mapping;
 mod metadata;
 mod mount;
-mod open_options;
+mod open_how;
 mod parent_only;
 mod pin;
+mod range;
 mod raw;
 mod read_batch;
 mod rights;
@@ -114,17 +114,18 @@ mod size;
 #[cfg(feature = "testing")]
 mod testing;
 mod walk;
+mod workers;
 
 #[cfg(feature = "tokio")]
 pub use asynch::TokioFile;
-pub use asynch::{AsyncDirectory, AsyncFile, AsyncOpenOptions, AsyncReadDir, AsyncStats};
+pub use asynch::{AsyncDirectory, AsyncFile};
 pub use attributes::{FileTimes, Permissions};
 pub use batch::ReadRequest;
 pub use builder::CacheBuilder;
-pub use cache::Cache;
-pub use directory::Directory;
+pub use cache::{Cache, CloseError};
+pub use directory::{DirEntry, Directory, OpenOptions, ReadDir};
 pub use directory_options::DirectoryOptions;
-pub use error::{CloseError, Error, FailedFile, Operation, Result, UnsyncedFile};
+pub use error::{Error, FailedFile, Operation, Result, UnsyncedFile};
 pub use file::locks::TryLockError;
 pub use file::{File, ViewRequest};
 pub use file_options::FileOptions;
@@ -144,9 +145,6 @@ pub use foliocache_mm::{
 pub use foliocache_sys::Errno;
 #[doc(inline)]
 pub use foliocache_sys::clock::Timespec;
-#[cfg(feature = "cuda")]
-#[doc(inline)]
-pub use foliocache_sys::cuda::DriverError as CudaDriverError;
 #[doc(inline)]
 pub use foliocache_sys::fd::LockKind;
 #[doc(inline)]
@@ -159,11 +157,9 @@ pub use foliocache_vfs::{
 };
 pub use io_options::IoOptions;
 pub use mapping::Mapping;
-pub use metadata::{DirEntry, Metadata, ReadDir};
-pub use open_options::OpenOptions;
+pub use metadata::Metadata;
 pub use pin::FolioPin;
-#[cfg(feature = "cuda")]
-pub use pin::{CudaError, CudaPart, CudaPin};
 pub use read_batch::ReadBatch;
 pub use size::MemorySize;
 pub use walk::{Walk, WalkEntry, WalkIter};
+pub use workers::AsyncStats;

@@ -15,8 +15,9 @@ use std::ops::{Range, RangeBounds};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use crate::error::{Error, Operation, Result};
-use crate::file::{File, bytes_of};
+use crate::file::File;
 use crate::parent_only::{Forked, ParentOnly};
+use crate::range::bytes_of;
 
 /// A mapped part of a file, from [`File::map`] or [`File::map_locked`].
 ///

@@ -8,7 +8,7 @@
 //!  File ─┘
 //! ```
 //!
-//! A mount lives as long as anything holds it; the last one to let go writes back what is dirty.
+//! A mount lives as long as anything holds it; the last holder to let go writes dirty data back.
 
 use foliocache_fs::{DirFs, DirFsError, MemFs};
 use foliocache_mm::BackingDevInfo;
@@ -18,11 +18,11 @@ use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{FileSystem, OpContext, SuperBlock};
 use std::path::PathBuf;
 
-use crate::asynch::Offload;
 use crate::error::{FailedFile, UnsyncedFile};
 use crate::parent_only::{Forked, ParentOnly};
+use crate::workers::Offload;
 
-/// What holds the files.
+/// The file system below.
 pub(crate) enum Backing {
     Directory(Arc<DirFs>),
     Memory(Arc<MemFs>),
@@ -37,11 +37,11 @@ struct Names {
 /// One file system.
 pub(crate) struct VfsMount {
     names: ParentOnly<Names>,
-    /// On whose behalf everything is done: this process, as it was when the mount was made.
+    /// The user of every operation: this process, as it was when the mount was made.
     pub(crate) ctx: OpContext,
     /// Where it is, for messages.
     pub(crate) path: PathBuf,
-    /// What its async files share; made for the first one, and gone with the last.
+    /// Workers and buffers of its async files; made for the first one, and gone with the last.
     offload: Mutex<Weak<ParentOnly<Offload>>>,
 }
 
@@ -101,7 +101,7 @@ impl VfsMount {
     /// `ENOMEM` if the bound leaves no room for the buffers; `ECHILD` after a fork.
     pub(crate) fn offload(&self) -> Result<Arc<ParentOnly<Offload>>, Errno> {
         let mm = self.backing().bdi().mm();
-        // Before the lock, which somebody in the parent may have held.
+        // Before the lock, which a thread of the parent may have held.
         mm.check_fork()?;
         let mut cell = self.offload.lock();
         if let Some(offload) = cell.upgrade() {
@@ -128,7 +128,7 @@ impl VfsMount {
         }
     }
 
-    /// What became known of panics in the cache's threads.
+    /// The record of panics in the cache's threads.
     pub(crate) fn panics(&self) -> &Panics {
         self.backing().bdi().mm().panics()
     }

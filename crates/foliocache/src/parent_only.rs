@@ -3,12 +3,12 @@
 //! # Model
 //!
 //! A forked child inherits the handles of its parent, but not the memory of the cache behind them.
-//! Every call on such a handle gives `ECHILD`; what is left is the drop at the end, which would
-//! write back, close and free what is the parent's. [`ParentOnly`] leaves it out in a child.
+//! Every call on such a handle gives `ECHILD`; the drop at the end would
+//! write back, close and free things of the parent. [`ParentOnly`] leaves it out in a child.
 //!
 //! # Safety
 //!
-//! The value is dropped at most once: in [`ParentOnly::drop`], which nobody can call by hand.
+//! The value is dropped at most once: in [`ParentOnly::drop`], which cannot be called by hand.
 #![allow(unsafe_code)]
 
 use foliocache_sys::Errno;

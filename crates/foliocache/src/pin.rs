@@ -1,20 +1,15 @@
 //! Pinned bytes of a file: memory of the cache that devices use.
 
-#[cfg(feature = "cuda")]
-mod cuda;
-
-#[cfg(feature = "cuda")]
-pub use cuda::{CudaError, CudaPart, CudaPin};
-
-use foliocache_mm::{FolioPin as Folios, Holder, PinMode, PinnedPart};
+use foliocache_mm::{FolioPin as Folios, PinMode, PinnedPart};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Inode, SlabArc};
 use std::fmt;
 use std::ops::{Range, RangeBounds};
 
-use crate::error::{Error, Operation, Result};
-use crate::file::{File, bytes_of};
+use crate::error::{Error, Result};
+use crate::file::File;
 use crate::parent_only::{Forked, ParentOnly};
+use crate::range::bytes_of;
 
 /// Bytes of a file whose memory stays in place, and stays the file's, until this is dropped: for I/O directly into and out
 /// of the cache, by an io_uring of the program or by a device.
@@ -50,7 +45,7 @@ struct Pinned {
     inode: InodeRef,
 }
 
-/// Keeps the file in memory, so that nobody makes another one of it.
+/// Keeps the inode in memory, so that no second inode of the file is made.
 struct InodeRef(Option<SlabArc<Inode>>);
 
 impl Drop for InodeRef {
@@ -111,43 +106,21 @@ impl File {
             }),
         }
     }
-
-    /// The pinned folios of the file, through any handle. Does not block.
-    ///
-    /// # Errors
-    /// `ECHILD` after a fork.
-    pub fn pinned(&self) -> Result<Vec<Holder>> {
-        self.with(Operation::Stats, |open| Ok(open.mapping().pinned()))
-    }
-
-    /// Says who is in the way of an operation on `range` that was refused for pins.
-    pub(crate) fn name_pins<T>(
-        &self,
-        operation: Operation,
-        range: Range<u64>,
-        done: Result<T>,
-    ) -> Result<T> {
-        let error = match done {
-            Err(error) if error.errno() == Errno::EBUSY => error,
-            done => return done,
-        };
-        let mut pins = self.pinned()?;
-        pins.retain(|pin| pin.bytes.start < range.end && range.start < pin.bytes.end);
-        match pins.is_empty() {
-            true => Err(error),
-            false => Err(Error::Pinned {
-                operation,
-                path: self.path().to_owned(),
-                pins,
-            }),
-        }
-    }
 }
 
 impl FolioPin {
     /// The bytes of the file that are pinned.
     pub fn range(&self) -> Range<u64> {
         self.0.folios.range()
+    }
+
+    /// The file, as its file system names it in messages and in a [`Holder`](crate::Holder).
+    ///
+    /// # Errors
+    /// `ECHILD` after a fork.
+    pub fn file(&self) -> Result<String, Errno> {
+        self.0.check_fork()?;
+        Ok(self.0.folios.mapping().name())
     }
 
     /// Its mode.

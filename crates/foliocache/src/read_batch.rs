@@ -16,7 +16,7 @@ use crate::error::{Operation, Result};
 use crate::file::File;
 use crate::io_options::IoOptions;
 
-/// What a [`File::read_batch_into`] has read, with memory for its requests that the next one uses again.
+/// The results of a [`File::read_batch_into`], with memory for its requests that the next one uses again.
 ///
 /// Its memory grows to that of the largest batch, some 150 bytes for each range, and does not count against the bound.
 #[derive(Default)]
@@ -73,8 +73,8 @@ impl ReadBatch {
             .map_or(Err(Errno::EINVAL), |part| part.result)
     }
 
-    /// What was read of each range, in order: as many bytes of `arena`, which is the one that the batch was read into. Nothing
-    /// of a range that failed.
+    /// The bytes that were read of each range, in order. `arena` is the memory that the batch was read into. A range that
+    /// failed has no bytes.
     ///
     /// # Panics
     /// If `arena` is shorter than that.

@@ -1,4 +1,4 @@
-//! What may be done through a handle, and the changes of attributes that go by it.
+//! The rights of a handle, and the changes of attributes that they allow.
 
 use foliocache_sys::Errno;
 use foliocache_vfs::{Credentials, Inode, OpContext, SetAttr, SlabArc, SuperBlock, XattrMode};
@@ -6,10 +6,10 @@ use std::ffi::{OsStr, OsString};
 
 use crate::mount::VfsMount;
 
-/// On whose behalf a handle acts, and whether it may change anything.
+/// The user for which a handle acts, and whether it may change anything.
 #[derive(Clone, Default)]
 pub(crate) struct Rights {
-    /// Nobody's permissions are checked without: the backing store decides.
+    /// Without them no permissions are checked: the backing store decides.
     pub(crate) credentials: Option<Credentials>,
     /// Nothing may be changed.
     pub(crate) read_only: bool,

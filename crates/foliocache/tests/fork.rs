@@ -127,14 +127,14 @@ fn use_after_fork() {
             child("write_at", block_on(asynchronous.write_at(&buf, 0)));
             child("append", block_on(asynchronous.append(&buf)));
             child("sync_all", block_on(asynchronous.sync_all()));
-            child("set_len", block_on(asynchronous.set_len(1)));
+            child("run", block_on(asynchronous.run(|file| file.set_len(1))));
             child("append_all", block_on(asynchronous.append_all("x")));
             child("metadata", block_on(asynchronous.metadata()));
             child("close", block_on(asynchronous.clone().close()));
             child("async metadata", block_on(names.metadata("f")));
             child("async open", block_on(names.open("f")));
-            child("async rename", block_on(names.rename("f", "g")));
-            child("async sync", block_on(names.sync()));
+            child("async read_dir", block_on(names.read_dir(".")));
+            child("run", block_on(names.run(|dir| dir.rename("f", "g"))));
             child("worker_stats", asynchronous.worker_stats());
             child("into_async", late.into_async());
             drop(begun);

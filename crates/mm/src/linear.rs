@@ -68,8 +68,6 @@ pub(crate) struct LinearFile {
     pub(crate) windows: RankedRwLock<Vec<Arc<Window>>>,
     pub(crate) held: RankedRwLock<Vec<Held>>,
     wants: busy::Wants,
-    /// When what programs stored was last looked for, in nanoseconds of the monotonic clock; see `filemap::tracked`.
-    pub(crate) tracking: Mutex<u64>,
 }
 
 struct FileRange {
@@ -121,7 +119,6 @@ impl Default for LinearFile {
             windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
             held: RankedRwLock::new(Rank::Leaf, Vec::new()),
             wants: busy::Wants::default(),
-            tracking: Mutex::new(0),
         }
     }
 }

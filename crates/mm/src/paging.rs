@@ -6,6 +6,6 @@ pub(crate) mod model;
 #[cfg(not(shuttle))]
 pub(crate) use foliocache_sys::memory::{SharedMemory, WindowArea};
 #[cfg(not(shuttle))]
-pub(crate) use foliocache_sys::userfaultfd::{Userfaultfd, WriteTracker};
+pub(crate) use foliocache_sys::userfaultfd::Userfaultfd;
 #[cfg(shuttle)]
-pub(crate) use model::{SharedMemory, Userfaultfd, WindowArea, WriteTracker};
+pub(crate) use model::{SharedMemory, Userfaultfd, WindowArea};

@@ -98,9 +98,8 @@ impl MapError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Faults(OpenError::Forbidden) => Errno::EPERM,
-            Self::Faults(OpenError::Unsupported | OpenError::Untracked) => Errno::EOPNOTSUPP,
-            Self::Faults(OpenError::Failed(errno) | OpenError::NoPagemap(errno))
-            | Self::Failed(errno) => *errno,
+            Self::Faults(OpenError::Unsupported) => Errno::EOPNOTSUPP,
+            Self::Faults(OpenError::Failed(errno)) | Self::Failed(errno) => *errno,
             Self::NoSpace { .. } => Errno::EFBIG,
             Self::NoAddresses { .. } | Self::TooManyMappings | Self::LimitTooSmall { .. } => {
                 Errno::ENOMEM
@@ -128,12 +127,6 @@ pub enum LockedAccess {
     /// Reads and stores at the speed of memory, through huge pages. Stores are not tracked: each sync of the file writes
     /// all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is written before that.
     Untracked,
-    /// Reads and stores. The kernel notes which pages of 4 KiB are stored to. Each sync of the file writes those, and so does the
-    /// flusher. The first store to a page after that is a fault inside the kernel, of about a microsecond. Needs Linux 6.7; no
-    /// huge pages.
-    ///
-    /// Stores of the kernel or a device through kept addresses are noted only within a [`Vma::lock_for_io`].
-    Tracked,
 }
 
 /// A range of a mapping that system calls may use until this is dropped.
@@ -193,7 +186,6 @@ impl AddressSpace {
         let (access, kind) = match locked {
             LockedAccess::Read => (VmaAccess::Read, HoldKind::Read),
             LockedAccess::Untracked => (VmaAccess::ReadWrite, HoldKind::Untracked),
-            LockedAccess::Tracked => (VmaAccess::ReadWrite, HoldKind::Tracked),
         };
         // What is cut off from here on finds the window.
         let shared = self.share_i_rwsem();
@@ -212,12 +204,10 @@ impl AddressSpace {
         drop(shared);
         let mm: &Mm = self.mm();
         mm.wait_for_metadata(|| vma.window.charge_tables(mm))?;
-        if locked == LockedAccess::Tracked {
-            self.split_for_tracking(&pages);
-        } else if new {
+        if new {
             vma.window.collapse(mm, &pages);
         }
-        vma.window.fill(mm)?;
+        vma.window.fill(mm);
         Ok(vma)
     }
 
@@ -377,9 +367,6 @@ impl Drop for Vma {
             return;
         }
         let linear = self.mapping.linear.get().expect("it was mapped");
-        if self.window.locked == Some(LockedAccess::Tracked) {
-            self.mapping.dirty_tracked(&self.window.pages);
-        }
         mm.windows().remove(linear, &self.window);
         self.window.uncharge_tables(mm);
         mm.uncharge_metadata(Window::memory_bytes(&self.window.pages));

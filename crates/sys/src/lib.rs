@@ -10,8 +10,6 @@ pub mod barrier;
 pub mod clock;
 pub mod cpu;
 pub mod credentials;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 pub mod dir;
 pub mod errno;
 pub mod event;

@@ -39,7 +39,6 @@ mod inline;
 mod slot;
 #[cfg(target_arch = "x86_64")]
 mod stack;
-mod track;
 #[cfg(not(target_arch = "x86_64"))]
 mod inline {
     /// There is none.
@@ -48,7 +47,6 @@ mod inline {
 }
 
 pub use inline::InlineFaults;
-pub use track::WriteTracker;
 
 use crate::Errno;
 use linux_raw_sys::general as raw;
@@ -79,12 +77,6 @@ pub enum OpenError {
     Forbidden,
     /// The kernel lacks one of the features: before Linux 6.6, or built without them.
     Unsupported,
-    /// The kernel cannot tell which pages were written, as [`WriteTracker`] needs: before Linux 6.7, or built without
-    /// that.
-    Untracked,
-    /// `/proc/self/pagemap` cannot be opened, which [`WriteTracker`] needs: no /proc, or a process that changed its user
-    /// and may not look at itself.
-    NoPagemap(Errno),
     /// Another error of the kernel's.
     Failed(Errno),
 }
@@ -99,10 +91,6 @@ impl fmt::Display for OpenError {
             OpenError::Unsupported => f.write_str(
                 "the kernel's userfaultfd lacks minor faults, write protection or poison of shared memory (Linux 6.6 has all)",
             ),
-            OpenError::Untracked => f.write_str(
-                "the kernel lacks userfaultfd's asynchronous write protection and PAGEMAP_SCAN (Linux 6.7 has both)",
-            ),
-            OpenError::NoPagemap(errno) => write!(f, "cannot open /proc/self/pagemap: {errno}"),
             OpenError::Failed(errno) => write!(f, "userfaultfd: {errno}"),
         }
     }
@@ -189,10 +177,12 @@ const FEATURES: u32 = raw::UFFD_FEATURE_MISSING_SHMEM
     | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM
     | raw::UFFD_FEATURE_POISON;
 
+/// How windows are registered.
 const MODES: u32 = raw::UFFDIO_REGISTER_MODE_MISSING
     | raw::UFFDIO_REGISTER_MODE_MINOR
     | raw::UFFDIO_REGISTER_MODE_WP;
 
+/// The calls that a window must allow.
 const CALLS: u64 = 1 << raw::_UFFDIO_COPY
     | 1 << raw::_UFFDIO_CONTINUE
     | 1 << raw::_UFFDIO_WRITEPROTECT
@@ -204,10 +194,6 @@ const CALLS: u64 = 1 << raw::_UFFDIO_COPY
 #[derive(Debug)]
 pub struct Userfaultfd {
     fd: OwnedFd,
-    /// How windows are registered.
-    modes: u32,
-    /// The calls that a window must allow.
-    calls: u64,
 }
 
 impl Userfaultfd {
@@ -233,11 +219,7 @@ impl Userfaultfd {
                 (fd, FEATURES)
             }
         };
-        let new = Userfaultfd {
-            fd,
-            modes: MODES,
-            calls: CALLS,
-        };
+        let new = Userfaultfd { fd };
         new.enable(features)?;
         Ok(new)
     }
@@ -274,11 +256,11 @@ impl Userfaultfd {
     pub unsafe fn register(&self, window: Range<usize>) -> Result<(), Errno> {
         let mut register = raw::uffdio_register {
             range: range(&window),
-            mode: u64::from(self.modes),
+            mode: u64::from(MODES),
             ioctls: 0,
         };
         self.call::<{ opcode::UFFDIO_REGISTER as Opcode }, _>(&mut register)?;
-        if register.ioctls & self.calls != self.calls {
+        if register.ioctls & CALLS != CALLS {
             self.call::<{ opcode::UFFDIO_UNREGISTER as Opcode }, _>(&mut range(&window))?;
             return Err(Errno::EOPNOTSUPP);
         }

@@ -1,7 +1,7 @@
 //! Chunks of an object: from their files, or from the inner store.
 
 use bytes::Bytes;
-use foliocache::{AsyncDirectory, AsyncFile, Errno};
+use foliocache::{AsyncDirectory, AsyncFile, Directory, Errno};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{Error, Extensions, GetOptions, GetRange, ObjectStore, Result};
@@ -256,7 +256,9 @@ impl<S: ObjectStore> Shared<S> {
             file: Some(number),
         };
         let write = async {
-            let file = self.directory.create_new(name(number)).await?;
+            let make =
+                move |directory: &Directory| directory.create_new(name(number))?.into_async();
+            let file = self.directory.run(make).await?;
             file.write_all_at(bytes, 0).await
         };
         match write.await {
@@ -299,7 +301,8 @@ impl<S: ObjectStore> Shared<S> {
     /// Removes the files that are not needed any more. What cannot be removed is tried again by the next.
     pub(crate) async fn sweep(&self) {
         while let Some(file) = self.chunks.doomed() {
-            match self.directory.remove_file(name(file)).await {
+            let remove = move |directory: &Directory| directory.remove_file(name(file));
+            match self.directory.run(remove).await {
                 Err(error) if error.errno() != Errno::ENOENT => {
                     Counters::count(&self.counters.local_failures);
                     return;

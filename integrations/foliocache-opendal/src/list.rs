@@ -1,10 +1,11 @@
 //! Entries of a directory.
 
-use foliocache::{AsyncDirectory, AsyncReadDir, Errno, FileKind};
+use foliocache::{AsyncDirectory, DirEntry, Errno, FileKind};
 use opendal::raw::oio;
 use opendal::{MetadataBuilder, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::vec;
 
 use crate::error;
 use crate::write::HIDDEN;
@@ -15,7 +16,7 @@ pub(crate) struct Lister {
     /// As opendal names it: it ends with a slash.
     name: String,
     path: PathBuf,
-    entries: Option<AsyncReadDir>,
+    entries: Option<vec::IntoIter<DirEntry>>,
     is_over: bool,
 }
 
@@ -38,7 +39,7 @@ impl oio::List for Lister {
         }
         let Some(entries) = &mut self.entries else {
             match self.directory.read_dir(&self.path).await {
-                Ok(entries) => self.entries = Some(entries),
+                Ok(entries) => self.entries = Some(entries.into_iter()),
                 Err(error) if matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR) => {
                     self.is_over = true;
                     return Ok(None);
@@ -49,9 +50,9 @@ impl oio::List for Lister {
             return Ok(Some(oio::Entry::new(&self.name, itself)));
         };
         let root = if self.name == "/" { "" } else { &self.name };
-        while let Some(entry) = entries.next_entry().await.map_err(error::of)? {
+        for entry in entries {
             let name = entry.file_name();
-            // What opendal cannot name it cannot show.
+            // opendal has no name for others.
             let Some(name) = name.to_str().filter(|name| !name.ends_with(HIDDEN)) else {
                 continue;
             };

@@ -80,7 +80,7 @@ impl Service for Backend {
     type Composer = ();
 
     fn info(&self) -> ServiceInfo {
-        let path = self.directory.path().to_string_lossy();
+        let path = self.directory.blocking().path().to_string_lossy();
         ServiceInfo::new(SCHEME, "/", path)
     }
 
@@ -112,7 +112,9 @@ impl Service for Backend {
         path: &str,
         _: OpCreateDir,
     ) -> Result<RpCreateDir> {
-        let made = self.directory.create_dir_all(within(path)).await;
+        let path = within(path);
+        let make = move |directory: &Directory| directory.create_dir_all(path);
+        let made = self.directory.run(make).await;
         made.map_err(error::of)?;
         Ok(RpCreateDir::default())
     }
@@ -194,8 +196,9 @@ impl Service for Backend {
             let parent = path.parent();
             let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));
-            let parent = self.directory.open_dir(parent).await.map_err(error::of)?;
-            parent.sync().await.map_err(error::of)?;
+            let parent = parent.to_owned();
+            let sync = move |directory: &Directory| directory.open_dir(parent)?.sync();
+            self.directory.run(sync).await.map_err(error::of)?;
         }
         Ok(RpRename::default())
     }
@@ -237,23 +240,19 @@ pub(crate) struct Deleter {
 impl oio::OneShotDelete for Deleter {
     async fn delete_once(&self, path: String, how: OpDelete) -> Result<()> {
         let at = within(&path);
-        let removed = match (how.recursive(), path.ends_with('/')) {
-            (true, _) => match self.directory.remove_dir_all(&at).await {
-                Err(error) if error.errno() == Errno::ENOTDIR => {
-                    self.directory.remove_file(&at).await
-                }
+        let remove = move |directory: &Directory| match (how.recursive(), path.ends_with('/')) {
+            (true, _) => match directory.remove_dir_all(&at) {
+                Err(error) if error.errno() == Errno::ENOTDIR => directory.remove_file(&at),
                 removed => removed,
             },
-            (false, true) => self.directory.remove_dir(&at).await,
+            (false, true) => directory.remove_dir(&at),
             // As `fs`: an empty directory, too.
-            (false, false) => match self.directory.remove_file(&at).await {
-                Err(error) if error.errno() == Errno::EISDIR => {
-                    self.directory.remove_dir(&at).await
-                }
+            (false, false) => match directory.remove_file(&at) {
+                Err(error) if error.errno() == Errno::EISDIR => directory.remove_dir(&at),
                 removed => removed,
             },
         };
-        match removed {
+        match self.directory.run(remove).await {
             // Below a file there is nothing.
             Err(error) if matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
             removed => removed.map_err(error::of),

@@ -1,6 +1,6 @@
 //! Writers: of new content, and at the end of a file.
 
-use foliocache::{AsyncDirectory, AsyncFile, Errno, RenameMode};
+use foliocache::{AsyncDirectory, AsyncFile, Directory, Errno, RenameMode};
 use opendal::raw::oio;
 use opendal::{Buffer, Error, ErrorKind, Metadata, MetadataBuilder, Result};
 use std::path::{Path, PathBuf};
@@ -48,11 +48,17 @@ impl Writer {
         if self.file.is_none() {
             make_parents(&self.directory, &self.path).await?;
             let file = match self.mode {
-                Mode::Append => self.directory.append(&self.path).await,
+                Mode::Append => {
+                    let path = self.path.clone();
+                    let open = move |directory: &Directory| directory.append(path)?.into_async();
+                    self.directory.run(open).await
+                }
                 Mode::Replace | Mode::IfAbsent => {
                     // Before it exists, so that it is removed if this future is dropped.
-                    let hidden = self.hidden.insert(hidden_name(&self.path));
-                    self.directory.create_new(&hidden).await
+                    let hidden = self.hidden.insert(hidden_name(&self.path)).clone();
+                    let make =
+                        move |directory: &Directory| directory.create_new(hidden)?.into_async();
+                    self.directory.run(make).await
                 }
             };
             self.file = Some(file.map_err(error::of)?);
@@ -108,8 +114,9 @@ impl oio::Write for Writer {
         }
         self.file = None;
         if let Some(hidden) = &self.hidden {
-            let removed = self.directory.remove_file(hidden).await;
-            match removed {
+            let hidden = hidden.clone();
+            let remove = move |directory: &Directory| directory.remove_file(hidden);
+            match self.directory.run(remove).await {
                 Err(error) if error.errno() != Errno::ENOENT => return Err(error::of(error)),
                 _ => self.hidden = None,
             }
@@ -121,7 +128,7 @@ impl oio::Write for Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some(hidden) = &self.hidden {
-            // Nobody can be told of a failure. A list does not show it.
+            // A drop cannot report a failure. A list does not show the file.
             drop(self.directory.blocking().remove_file(hidden));
         }
     }
@@ -134,7 +141,9 @@ pub(crate) async fn rename(
     to: &Path,
     mode: RenameMode,
 ) -> Result<()> {
-    let renamed = directory.rename_with(from, to, mode).await;
+    let (from, to) = (from.to_owned(), to.to_owned());
+    let rename = move |directory: &Directory| directory.rename_with(from, to, mode);
+    let renamed = directory.run(rename).await;
     renamed.map_err(|error| match error.errno() {
         Errno::EEXIST if mode == RenameMode::NoReplace => {
             Error::new(ErrorKind::ConditionNotMatch, "the path exists").set_source(error)
@@ -143,7 +152,7 @@ pub(crate) async fn rename(
     })
 }
 
-/// What opendal is told of a file or directory.
+/// The attributes of a file or directory in opendal's terms.
 pub(crate) fn described(metadata: &foliocache::Metadata) -> Metadata {
     let mut builder = match metadata.is_dir() {
         true => MetadataBuilder::dir(),
@@ -160,7 +169,9 @@ pub(crate) fn described(metadata: &foliocache::Metadata) -> Metadata {
 pub(crate) async fn make_parents(directory: &AsyncDirectory, path: &Path) -> Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => {
-            let made = directory.create_dir_all(parent).await;
+            let parent = parent.to_owned();
+            let make = move |directory: &Directory| directory.create_dir_all(parent);
+            let made = directory.run(make).await;
             made.map_err(error::of)
         }
         _ => Ok(()),

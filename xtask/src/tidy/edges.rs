@@ -61,6 +61,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "foliocache",
         ],
     ),
+    ("foliocache-cuda", &["foliocache"]),
     (
         "foliocache-bench",
         &[
@@ -103,7 +104,8 @@ const ROOMS: &[(&str, &[&str])] = &[
 
 /// Outside packages, and the rooms of ours that alone may depend on them.
 const OWNED: &[(&str, &[&str])] = &[
-    ("libc", &["foliocache-sys"]),
+    // `cuda` loads the driver.
+    ("libc", &["foliocache-sys", "foliocache-cuda"]),
     // `sim` attaches and mounts disks.
     ("rustix", &["foliocache-sys", "foliocache-sim"]),
     ("nix", &[]),

@@ -17,7 +17,6 @@
 //! | foliocache thread, … | the same, resolved by threads of the cache | as many |
 //! | foliocache inline, on ext4, … | in a directory; its pages stay dirty, as the kernel's do | 80 |
 //! | foliocache inline, huge pages | the same, in huge pages of the kernel's pool, if `vm.nr_hugepages` has enough | 64 |
-//! | foliocache, locked, tracked | kept in memory; the kernel notes the pages that are stored to | the kernel's: 32,768 |
 //! | foliocache, locked, untracked | kept in memory, in huge pages, and mapped without faults of ours | the kernel's: 64 |
 //!
 //! Ours are written in pieces of 4 MiB, which makes folios of 2 MiB: what differs between 4 KiB, 64 KiB and 2 MiB is
@@ -27,7 +26,7 @@
 
 mod files;
 
-use foliocache::LockedAccess::{Tracked, Untracked};
+use foliocache::LockedAccess::Untracked;
 use foliocache::MappingFaults::{Inline, Thread};
 use foliocache::{Cache, HugePages, MapAccess, MappingFaults};
 use std::io;
@@ -72,7 +71,6 @@ const THREAD_2M: &str = "foliocache thread, 2 MiB";
 const OURS_HUGE: &str = "foliocache inline, huge pages";
 const OURS_ON_EXT4: &str = "foliocache inline, on ext4, 2 MiB";
 const UNTRACKED: &str = "foliocache, locked, untracked";
-const TRACKED: &str = "foliocache, locked, tracked";
 
 /// Ours by what a fault maps at most, in bytes: orders 0, 4 and 9.
 const OURS_INLINE: [(&str, u32); 3] = [
@@ -97,12 +95,11 @@ const fn aim(name: &'static str, of: &'static str, to: &'static str, least: f64)
     (RatioPlan::new(name, 0, 0).at_least(least), of, to)
 }
 
-const STORE_RATIOS: [Named; 12] = [
+const STORE_RATIOS: [Named; 11] = [
     aim("fault_vs_kernel_64k", INLINE_64K, TMPFS, 1.5),
     aim("fault_vs_kernel_2m", INLINE_2M, TMPFS, 2.5),
     aim("fault_batched_vs_single", INLINE_64K, INLINE_4K, 5.0),
     aim("resident_vs_tmpfs_huge", UNTRACKED, HUGE, 0.95),
-    ratio("resident_tracked_vs_kernel", TRACKED, TMPFS),
     aim("fault_huge_vs_ext4", OURS_HUGE, EXT4, 10.0),
     ratio("fault_huge_vs_ext4_written", OURS_HUGE, EXT4_WRITTEN),
     ratio("fault_2m_vs_ext4", INLINE_2M, EXT4),
@@ -217,7 +214,6 @@ impl Files {
             }
             if faults == Inline {
                 files.add(UNTRACKED, OurFile::new_locked(len, Untracked))?;
-                files.add(TRACKED, OurFile::new_locked(len, Tracked))?;
             }
             if faults == Inline {
                 let why = match OurFile::new_huge(len, faults) {

@@ -74,21 +74,34 @@ async fn sync(file: &AsyncFile) -> Done {
 async fn names(directory: &AsyncDirectory, folder: &str, number: usize) -> Done {
     let (a, b) = (format!("{folder}/a{number}"), format!("{folder}/b{number}"));
     let work = async {
-        let file = directory.create(&a).await?;
+        let create = {
+            let a = a.clone();
+            directory.run(move |directory| directory.create(a)?.into_async())
+        };
+        let file = create.await?;
         file.append_all(a.clone().into_bytes()).await?;
         file.close().await?;
-        directory.rename(&a, &b).await?;
+        let rename = {
+            let (a, b) = (a.clone(), b.clone());
+            directory.run(move |directory| directory.rename(a, b))
+        };
+        rename.await?;
         let found = directory.metadata(&b).await?.len();
-        directory.remove_file(&b).await?;
+        let remove = {
+            let b = b.clone();
+            directory.run(move |directory| directory.remove_file(b))
+        };
+        remove.await?;
         Ok::<_, foliocache::Error>(found)
     };
     let found = match work.await {
         // Metadata waits for no I/O.
         Err(error) if error.is_short() => {
             REFUSED.fetch_add(1, Ordering::Relaxed);
-            for name in [&a, &b] {
+            for name in [a, b] {
                 // It may have been refused at any step.
-                let _ = directory.remove_file(name).await;
+                let remove = directory.run(move |directory| directory.remove_file(name));
+                let _ = remove.await;
             }
             return Ok(());
         }
@@ -103,14 +116,16 @@ async fn names(directory: &AsyncDirectory, folder: &str, number: usize) -> Done 
 /// Works in the directory `folder`, which it makes and removes.
 pub(crate) fn work(worker: &mut Worker<'_>, directory: &AsyncDirectory, folder: &str) -> Done {
     let about = || format!("async work in {folder}");
-    let file = block_on(async {
-        directory.create_dir(folder).await?;
-        let mut options = directory.open_options();
-        let options = options.read(true).write(true).create(true);
-        let file = options.open(format!("{folder}/blocks")).await?;
-        file.set_len(BLOCKS * BLOCK as u64).await?;
-        Ok::<_, foliocache::Error>(file)
-    });
+    let make = {
+        let folder = folder.to_owned();
+        directory.run(move |directory| {
+            directory.create_dir(&folder)?;
+            let file = directory.create(format!("{folder}/blocks"))?;
+            file.set_len(BLOCKS * BLOCK as u64)?;
+            file.into_async()
+        })
+    };
+    let file = block_on(make);
     let file = file.context(about)?;
     let mut fills = vec![None; BLOCKS as usize];
     while worker.goes_on() {
@@ -153,7 +168,9 @@ pub(crate) fn work(worker: &mut Worker<'_>, directory: &AsyncDirectory, folder: 
     }
     let closed = block_on(async {
         file.close().await?;
-        directory.remove_dir_all(folder).await
+        let folder = folder.to_owned();
+        let remove = directory.run(move |directory| directory.remove_dir_all(folder));
+        remove.await
     });
     closed.context(about)
 }

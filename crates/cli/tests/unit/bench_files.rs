@@ -565,7 +565,6 @@ fn page_faults() {
             "map_zipf_vs_madv_random",
             "read_fault_thread_vs_inline_64k",
             "read_fault_vs_kernel_64k",
-            "resident_tracked_vs_kernel",
             "resident_vs_tmpfs_huge",
         ]
     );

@@ -1,4 +1,4 @@
-//! What changes a file: writes, appends, its size and its space.
+//! Writes and appends.
 //!
 //! # Model
 //!
@@ -15,11 +15,9 @@ use foliocache_vfs::OpenFile;
 use std::io::IoSlice;
 
 use super::AsyncFile;
-use super::buffers::Buffer;
-use super::request::Kind;
 use crate::error::{Error, Operation, Result};
-use crate::file::File;
 use crate::io_options::IoOptions;
+use crate::workers::{Buffer, Kind};
 
 impl AsyncFile {
     /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,
@@ -189,48 +187,6 @@ impl AsyncFile {
         };
         let (pos, n) = self.offload(self.change(), write).await?;
         Ok((pos, n, piece))
-    }
-
-    /// Sets the size in bytes; new bytes read as zeros. Always done by a worker; if the future is dropped before one
-    /// has begun, not at all.
-    ///
-    /// # Errors
-    /// As [`File::set_len`].
-    #[doc(alias = "ftruncate")]
-    pub async fn set_len(&self, len: u64) -> Result<()> {
-        self.changed(Operation::SetLen, move |file| file.set_len(len))
-            .await
-    }
-
-    /// Makes `len` bytes at `pos` read as zeros and frees their space; the size stays. As [`AsyncFile::set_len`].
-    ///
-    /// # Errors
-    /// As [`File::punch_hole`].
-    #[doc(alias = "fallocate")]
-    pub async fn punch_hole(&self, pos: u64, len: u64) -> Result<()> {
-        self.changed(Operation::PunchHole, move |file| file.punch_hole(pos, len))
-            .await
-    }
-
-    /// Gives space in the backing store to `len` bytes at `pos`; the size grows if they end beyond it. As
-    /// [`AsyncFile::set_len`].
-    ///
-    /// # Errors
-    /// As [`File::allocate`].
-    #[doc(alias = "posix_fallocate")]
-    pub async fn allocate(&self, pos: u64, len: u64) -> Result<()> {
-        self.changed(Operation::Allocate, move |file| file.allocate(pos, len))
-            .await
-    }
-
-    /// Has a worker change the file.
-    pub(super) async fn changed(
-        &self,
-        operation: Operation,
-        change: impl FnMut(&File) -> Result<()> + Send + 'static,
-    ) -> Result<()> {
-        self.no_stragglers(operation).await?;
-        self.on_worker(self.change(), operation, change).await
     }
 
     /// Of a request that changes the file.

@@ -1,40 +1,32 @@
-//! Async directories: the calls of [`Directory`] as futures.
+//! Async directories: look-ups as futures, and any other call on a worker.
 //!
 //! # Model
 //!
 //! ```text
-//!   poll: is all of the answer known, and believed? ──yes──▶ ready, nothing was asked and nobody waited for
-//!     │ no, or names are to be changed
-//!     ▼
-//!   a worker makes the blocking call
+//!   look-up   all of the answer is known, and believed ──▶ ready at the first poll, without a question or a wait
+//!             else ──▶ a worker makes the blocking call
+//!   run       a worker runs the caller's closure
 //! ```
 //!
 //! # Invariants
 //!
-//! As those of [`AsyncFile`]; stragglers are changes of names.
+//! As those of [`AsyncFile`]; stragglers are closures of [`AsyncDirectory::run`].
 
-use foliocache_fs::DirFsStats as DirectoryStats;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpenHow, RenameMode};
-use std::ffi::OsStr;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::offload::Offload;
-use super::options::AsyncOpenOptions;
-use super::read_dir::AsyncReadDir;
-use super::request::{Kind, Stragglers};
-use super::{AsyncFile, AsyncStats};
-use crate::attributes::{FileTimes, Permissions};
-use crate::directory::Directory;
+use super::AsyncFile;
+use crate::directory::{DirEntry, Directory};
 use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
 use crate::parent_only::ParentOnly;
+use crate::workers::{AsyncStats, Kind, Offload, Stragglers};
 
-/// A directory whose calls are futures.
+/// A directory for async callers: look-ups are futures, and [`run`](AsyncDirectory::run) makes any other call.
 ///
 /// Cheap to clone. Made by [`Directory::into_async`]. The futures run on any executor, are [`Send`], and do nothing before
 /// their first poll. Errors are those of the calls of [`Directory`] with the same names.
@@ -53,11 +45,14 @@ use crate::parent_only::ParentOnly;
 /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
 /// let dir = cache.memfs()?.into_async()?;
 /// block_on(async {
-///     let new = dir.create("settings.new").await?;
+///     let new = dir.run(|dir| dir.create("settings.new")?.into_async()).await?;
 ///     new.append_all("colour = blue\n").await?;
 ///     new.sync_all().await?;
-///     dir.rename("settings.new", "settings").await?;
-///     dir.sync().await?; // after a crash there are the old settings or the new ones
+///     dir.run(|dir| {
+///         dir.rename("settings.new", "settings")?;
+///         dir.sync() // after a crash there are the old settings or the new ones
+///     })
+///     .await?;
 ///     assert_eq!(dir.metadata("settings").await?.len(), 14);
 ///     Ok::<(), foliocache::Error>(())
 /// })?;
@@ -65,18 +60,19 @@ use crate::parent_only::ParentOnly;
 /// # }
 /// ```
 ///
-/// # What is ready at the first poll
+/// # Ready at the first poll
 ///
-/// [`metadata`](AsyncDirectory::metadata), [`open`](AsyncDirectory::open) for reading,
-/// [`open_dir`](AsyncDirectory::open_dir) and [`read_dir`](AsyncDirectory::read_dir) are, where the cache knows the answer:
-/// names and attributes that are believed, files that are in the cache as a whole, directories that were read before. The
-/// answer is as fresh as that of the blocking call; the kernel's queue of changes is read, which does not wait.
-/// All else takes a trip to a worker, some 40 µs: each change of a name, and whatever asks the source.
+/// [`metadata`](AsyncDirectory::metadata), [`exists`](AsyncDirectory::exists), [`open`](AsyncDirectory::open),
+/// [`open_dir`](AsyncDirectory::open_dir) and [`read_dir`](AsyncDirectory::read_dir) are ready at the first poll if the cache
+/// knows the answer: names and attributes that are believed, files that are in the cache as a whole, directories of up to 256 entries
+/// that were read before. The answer is as fresh as that of the blocking call; the kernel's queue of changes is read, which does not
+/// wait. Other calls take a trip to a worker, some 40 µs.
 ///
 /// # Dropping futures
 ///
-/// A future may be dropped at any time. What no worker had begun is not done; a change that it had begun is, as a whole,
-/// and whatever changes or syncs something through this `AsyncDirectory` or a clone of it afterwards waits for that.
+/// A future may be dropped at any time. If no worker had begun its call, nothing is done. If a worker had begun it, the worker finishes
+/// it, and later calls of [`run`](AsyncDirectory::run) through this `AsyncDirectory`, its clones and the directories opened from it
+/// wait for that.
 ///
 /// Workers are shared with the [async files](AsyncFile) of the file system.
 #[derive(Clone)]
@@ -113,19 +109,6 @@ impl AsyncDirectory {
         &self.directory
     }
 
-    /// The directory's path, for messages.
-    pub fn path(&self) -> &Path {
-        self.directory.path()
-    }
-
-    /// As [`Directory::stats`]; does not wait.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn stats(&self) -> Result<Option<DirectoryStats>> {
-        self.directory.stats()
-    }
-
     /// The requests that were given to the workers of the file system.
     ///
     /// # Errors
@@ -135,78 +118,76 @@ impl AsyncDirectory {
         Ok(self.offload.stats())
     }
 
-    /// How a file is to be opened.
-    pub fn open_options(&self) -> AsyncOpenOptions<'_> {
-        AsyncOpenOptions::new(self)
+    /// Runs `call` on a worker of the file system, with the directory. It may make any blocking call: create files, rename,
+    /// remove, sync. As `spawn_blocking` of tokio, with three differences: it needs no runtime, it takes one of the few threads of the
+    /// file system, and calls through one `AsyncDirectory` are not reordered if a future is dropped.
+    ///
+    /// ```
+    /// # async fn example(dir: &foliocache::AsyncDirectory) -> foliocache::Result<()> {
+    /// // A file for async calls.
+    /// let log = dir
+    ///     .run(|dir| dir.open_options().read(true).append(true).create(true).open("log")?.into_async())
+    ///     .await?;
+    /// // Several changes in one trip.
+    /// dir.run(|dir| {
+    ///     dir.create_dir_all("archive/2026")?;
+    ///     dir.rename("log.1", "archive/2026/log")
+    /// })
+    /// .await?;
+    /// // A large directory in pieces.
+    /// let mut entries = dir.run(|dir| dir.read_dir("archive")).await?;
+    /// loop {
+    ///     let next = dir.run(move |_| {
+    ///         let piece = entries.by_ref().take(1000).collect::<foliocache::Result<Vec<_>>>()?;
+    ///         Ok((piece, entries))
+    ///     });
+    ///     let (piece, rest) = next.await?;
+    ///     if piece.is_empty() {
+    ///         break;
+    ///     }
+    ///     entries = rest;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// At most three such calls run at a time, so a call that takes long delays those of others. Never wait in it for another
+    /// future or for a lock of a file: the call that would wake it may need the same worker.
+    ///
+    /// # Errors
+    /// That of `call`; `EIO` if `call` panics; the kernel's error if no thread can be started; `ECHILD` after a fork.
+    #[doc(alias = "spawn_blocking")]
+    pub async fn run<V: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Directory) -> Result<V> + Send + 'static,
+    ) -> Result<V> {
+        let path = Path::new("");
+        self.check(Operation::Run, path)?;
+        poll_fn(|context| self.stragglers.poll_none(context)).await;
+        let kind = Kind::Change(Arc::clone(&self.stragglers));
+        self.on_worker(kind, Operation::Run, path, |directory, _| call(directory))
+            .await
     }
 
-    /// Opens a file for reading. As [`AsyncOpenOptions::open`].
+    /// Opens a file for reading. Ready at the first poll for a file that is in the cache as a whole, was opened before, and of which no
+    /// change was reported since. For other ways of opening use [`run`](AsyncDirectory::run).
     ///
     /// # Errors
     /// As [`Directory::open`].
     pub async fn open(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        self.open_options().read(true).open(path).await
-    }
-
-    /// Opens a file for reading and writing; makes it if it is not there, cuts it to nothing if it is. As
-    /// [`AsyncOpenOptions::open`].
-    ///
-    /// # Errors
-    /// As [`Directory::create`].
-    pub async fn create(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        let mut options = self.open_options();
-        options.read(true).write(true).create(true).truncate(true);
-        options.open(path).await
-    }
-
-    /// Makes a file that must not be there yet, and opens it for reading and writing. As [`AsyncOpenOptions::open`].
-    ///
-    /// # Errors
-    /// As [`Directory::create_new`].
-    pub async fn create_new(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        let mut options = self.open_options();
-        options.read(true).write(true).create_new(true);
-        options.open(path).await
-    }
-
-    /// Opens a file for writing at its end; makes it if it is not there. As [`AsyncOpenOptions::open`].
-    ///
-    /// # Errors
-    /// As [`Directory::append`].
-    pub async fn append(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
-        self.open_options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .await
-    }
-
-    pub(super) async fn open_how(&self, path: &Path, how: OpenHow) -> Result<AsyncFile> {
-        let reads = how.flags.read && !how.flags.write && !how.flags.append;
-        let opens_only = reads && !how.create && !how.exclusive && !how.flags.truncate;
-        let cached = opens_only.then(|| self.directory.open_cached(path, how));
-        let file = match cached.flatten() {
+        let path = path.as_ref();
+        let file = match self.directory.open_cached(path) {
             Some(opened) => opened?,
             None => {
-                let open = move |directory: &Directory, path: &Path| {
-                    let mut options = directory.open_options();
-                    options.how = how;
-                    options.open(path)
-                };
-                match opens_only {
-                    true => {
-                        self.on_worker(Kind::Read, Operation::Open, path, open)
-                            .await?
-                    }
-                    false => self.changed(Operation::Open, path, open).await?,
-                }
+                let open = |directory: &Directory, path: &Path| directory.open(path);
+                self.on_worker(Kind::Read, Operation::Open, path, open)
+                    .await?
             }
         };
         Ok(AsyncFile::new(file, Arc::clone(&self.offload)))
     }
 
-    /// A directory below this one, as one of its own: paths given to it do not leave it. Ready at the first poll where it is
-    /// known.
+    /// A directory below this one. Paths given to it do not leave it. Ready at the first poll if it is known.
     ///
     /// # Errors
     /// As [`Directory::open_dir`].
@@ -227,8 +208,8 @@ impl AsyncDirectory {
         })
     }
 
-    /// The attributes of what `path` leads to, symbolic links followed. Ready at the first poll, without a system call,
-    /// where the names on the way and the attributes are known and believed; else a worker asks.
+    /// The attributes of the file at `path`; symbolic links are followed. Ready at the first poll, without a system call,
+    /// if the names on the way and the attributes are known and believed; else a worker asks.
     ///
     /// # Errors
     /// As [`Directory::metadata`].
@@ -237,7 +218,7 @@ impl AsyncDirectory {
         self.stat(path.as_ref(), true).await
     }
 
-    /// The attributes of what `path` names, be it a symbolic link. As [`AsyncDirectory::metadata`].
+    /// The attributes of the file at `path`, or of the symbolic link itself. As [`AsyncDirectory::metadata`].
     ///
     /// # Errors
     /// As [`Directory::metadata`].
@@ -246,7 +227,7 @@ impl AsyncDirectory {
         self.stat(path.as_ref(), false).await
     }
 
-    /// Whether anything is at the end of `path`, symbolic links followed. As [`AsyncDirectory::metadata`].
+    /// Whether `path` exists; symbolic links are followed. As [`AsyncDirectory::metadata`].
     ///
     /// # Errors
     /// As [`Directory::exists`].
@@ -269,213 +250,29 @@ impl AsyncDirectory {
         }
     }
 
-    /// The entries of a directory; `"."` is this one. Ready at the first poll for a directory that was read to its end
-    /// before, and in which no name changed since; so are its entries then. Else a worker opens it and reads the first of
-    /// them.
+    /// All entries of a directory, without `.` and `..`; `"."` is this one. They take memory outside the bound: a large directory is
+    /// better read in pieces, by [`run`](AsyncDirectory::run).
+    ///
+    /// Ready at the first poll for a directory of up to 256 entries that was read to its end before, and in which no name changed
+    /// since. Else a worker reads it.
     ///
     /// # Errors
-    /// As [`Directory::read_dir`].
-    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<AsyncReadDir> {
+    /// As [`Directory::read_dir`], and the first error of an entry.
+    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
         let path = path.as_ref();
-        let entries = match self.directory.read_dir_cached(path) {
-            Some(entries) => entries?,
+        match self.directory.read_dir_cached(path) {
+            Some(entries) => entries,
             None => {
-                let open = |directory: &Directory, path: &Path| {
-                    let mut entries = directory.read_dir(path)?;
-                    entries.read_ahead();
-                    Ok(entries)
-                };
-                self.on_worker(Kind::Read, Operation::ReadDir, path, open)
-                    .await?
+                let read = |directory: &Directory, path: &Path| directory.read_dir(path)?.collect();
+                self.on_worker(Kind::Read, Operation::ReadDir, path, read)
+                    .await
             }
-        };
-        let path = self.path().join(path);
-        Ok(AsyncReadDir::new(entries, Arc::clone(&self.offload), path))
-    }
-
-    /// What a symbolic link holds. Always by a worker.
-    ///
-    /// # Errors
-    /// As [`Directory::read_link`].
-    pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let read = |directory: &Directory, path: &Path| directory.read_link(path);
-        self.on_worker(Kind::Read, Operation::ReadLink, path.as_ref(), read)
-            .await
-    }
-
-    /// Makes a directory.
-    ///
-    /// # Errors
-    /// As [`Directory::create_dir`].
-    pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let make = |directory: &Directory, path: &Path| directory.create_dir(path);
-        self.changed(Operation::CreateDir, path.as_ref(), make)
-            .await
-    }
-
-    /// Makes a directory and those that lead to it, as far as they are not there.
-    ///
-    /// # Errors
-    /// As [`Directory::create_dir_all`].
-    pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let make = |directory: &Directory, path: &Path| directory.create_dir_all(path);
-        self.changed(Operation::CreateDir, path.as_ref(), make)
-            .await
-    }
-
-    /// Takes a name away from what is no directory. A file that is open lives on until it is closed.
-    ///
-    /// # Errors
-    /// As [`Directory::remove_file`].
-    pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        let remove = |directory: &Directory, path: &Path| directory.remove_file(path);
-        self.changed(Operation::Remove, path.as_ref(), remove).await
-    }
-
-    /// Takes an empty directory away.
-    ///
-    /// # Errors
-    /// As [`Directory::remove_dir`].
-    pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let remove = |directory: &Directory, path: &Path| directory.remove_dir(path);
-        self.changed(Operation::Remove, path.as_ref(), remove).await
-    }
-
-    /// Takes a directory away with all that is in it. A worker is at it for as long as that takes.
-    ///
-    /// # Errors
-    /// As [`Directory::remove_dir_all`].
-    pub async fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let remove = |directory: &Directory, path: &Path| directory.remove_dir_all(path);
-        self.changed(Operation::Remove, path.as_ref(), remove).await
-    }
-
-    /// Moves a name, atomically; what had the new name loses it.
-    ///
-    /// # Errors
-    /// As [`Directory::rename`].
-    pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        self.rename_with(from, to, RenameMode::Replace).await
-    }
-
-    /// As [`AsyncDirectory::rename`]; `mode` says what becomes of what has the new name.
-    ///
-    /// # Errors
-    /// As [`Directory::rename_with`].
-    pub async fn rename_with(
-        &self,
-        from: impl AsRef<Path>,
-        to: impl AsRef<Path>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let to = to.as_ref().to_owned();
-        let rename =
-            move |directory: &Directory, from: &Path| directory.rename_with(from, &to, mode);
-        self.changed(Operation::Rename, from.as_ref(), rename).await
-    }
-
-    /// As [`AsyncDirectory::rename`], to another directory of the same file system.
-    ///
-    /// # Errors
-    /// As [`Directory::rename_to`].
-    pub async fn rename_to(
-        &self,
-        from: impl AsRef<Path>,
-        directory: &Self,
-        to: impl AsRef<Path>,
-    ) -> Result<()> {
-        let (from, to) = (from.as_ref(), to.as_ref().to_owned());
-        directory.no_stragglers(Operation::Rename, &to).await?;
-        let target = directory.directory.clone();
-        let rename =
-            move |directory: &Directory, from: &Path| directory.rename_to(from, &target, &to);
-        self.changed(Operation::Rename, from, rename).await
-    }
-
-    /// Gives the file `existing` another name.
-    ///
-    /// # Errors
-    /// As [`Directory::hard_link`].
-    pub async fn hard_link(&self, existing: impl AsRef<Path>, new: impl AsRef<Path>) -> Result<()> {
-        let new = new.as_ref().to_owned();
-        let link =
-            move |directory: &Directory, existing: &Path| directory.hard_link(existing, &new);
-        self.changed(Operation::HardLink, existing.as_ref(), link)
-            .await
-    }
-
-    /// Makes a symbolic link at `link` that holds `target`.
-    ///
-    /// # Errors
-    /// As [`Directory::symlink`].
-    pub async fn symlink(&self, target: impl AsRef<OsStr>, link: impl AsRef<Path>) -> Result<()> {
-        let target = target.as_ref().to_owned();
-        let make = move |directory: &Directory, link: &Path| directory.symlink(&target, link);
-        self.changed(Operation::Symlink, link.as_ref(), make).await
-    }
-
-    /// Sets the permission bits of what `path` leads to.
-    ///
-    /// # Errors
-    /// As [`Directory::set_permissions`].
-    pub async fn set_permissions(
-        &self,
-        path: impl AsRef<Path>,
-        permissions: Permissions,
-    ) -> Result<()> {
-        let set = move |directory: &Directory, path: &Path| {
-            directory.set_permissions(path, permissions.clone())
-        };
-        self.changed(Operation::SetMetadata, path.as_ref(), set)
-            .await
-    }
-
-    /// Sets times of what `path` leads to.
-    ///
-    /// # Errors
-    /// As [`Directory::set_times`].
-    pub async fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
-        let set = move |directory: &Directory, path: &Path| directory.set_times(path, times);
-        self.changed(Operation::SetMetadata, path.as_ref(), set)
-            .await
-    }
-
-    /// Makes the names in this directory durable: what was made, renamed and removed in it before the call. A sync that was
-    /// polled once is done, also if its future is dropped.
-    ///
-    /// # Errors
-    /// As [`Directory::sync`].
-    #[doc(alias = "fsync")]
-    pub async fn sync(&self) -> Result<()> {
-        let path = Path::new("");
-        self.no_stragglers(Operation::Sync, path).await?;
-        let sync = |directory: &Directory, _: &Path| directory.sync();
-        self.on_worker(Kind::Always, Operation::Sync, path, sync)
-            .await
+        }
     }
 
     fn check(&self, operation: Operation, path: &Path) -> Result<()> {
         let checked = self.directory.check_fork();
         checked.map_err(|errno| self.directory.error(operation, path, errno))
-    }
-
-    /// Waits until no change of names is under way whose future was dropped; `ECHILD` in a forked child.
-    async fn no_stragglers(&self, operation: Operation, path: &Path) -> Result<()> {
-        self.check(operation, path)?;
-        poll_fn(|context| self.stragglers.poll_none(context)).await;
-        Ok(())
-    }
-
-    /// Has a worker change names.
-    async fn changed<V: Send + 'static>(
-        &self,
-        operation: Operation,
-        path: &Path,
-        change: impl FnMut(&Directory, &Path) -> Result<V> + Send + 'static,
-    ) -> Result<V> {
-        self.no_stragglers(operation, path).await?;
-        let kind = Kind::Change(Arc::clone(&self.stragglers));
-        self.on_worker(kind, operation, path, change).await
     }
 
     /// Has a worker make a call that may block.
@@ -484,16 +281,12 @@ impl AsyncDirectory {
         kind: Kind,
         operation: Operation,
         path: &Path,
-        mut call: impl FnMut(&Directory, &Path) -> Result<V> + Send + 'static,
+        call: impl FnOnce(&Directory, &Path) -> Result<V> + Send + 'static,
     ) -> Result<V> {
         // A child has no directory that could be cloned.
         self.check(operation, path)?;
         let (directory, of) = (self.directory.clone(), path.to_owned());
-        let task = Box::new(move || Ok(call(&directory, &of)));
-        let done = match self.offload.submit(kind, task) {
-            Ok(pending) => pending.await,
-            Err(errno) => Err(errno),
-        };
+        let done = self.offload.call(kind, move || call(&directory, &of)).await;
         done.unwrap_or_else(|errno| Err(self.directory.error(operation, path, errno)))
     }
 }

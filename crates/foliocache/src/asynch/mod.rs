@@ -12,14 +12,14 @@
 //!
 //! No runtime is needed or known: a future does what it can when it is polled, and is woken when it can go on. The
 //! store reads a missing page in the background, and its arrival wakes all waiting futures. A few threads for each file system
-//! ([`offload`]) do what can only be done by blocking; there is no thread for each request.
+//! ([`workers`](crate::workers)) do what can only be done by blocking; there is no thread for each request.
 //!
 //! If pages are evicted between their arrival and the next poll, twice in a row, a worker copies them into an owned buffer. So a
 //! read ends however short memory is.
 //!
 //! # Invariants
 //!
-//! 1. Nobody but a poll touches the caller's memory: a future may be dropped at any moment.
+//! 1. Only a poll touches the caller's memory: a future may be dropped at any moment.
 //! 2. A future that is ready at its first poll asked nothing of a worker and allocated nothing.
 //! 3. Work that a dropped future left behind is finished before a later change through the same [`AsyncFile`].
 //!
@@ -27,44 +27,32 @@
 //!
 //! No lock is held between two polls.
 
-mod buffers;
 mod change;
 mod directory;
-mod offload;
-mod options;
-mod outside;
-mod read_dir;
-mod request;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod views;
 
 pub use directory::AsyncDirectory;
-pub(crate) use offload::Offload;
-pub use options::AsyncOpenOptions;
-pub use read_dir::AsyncReadDir;
 #[cfg(feature = "tokio")]
 pub use tokio::TokioFile;
 
-use foliocache_mm::show::{Bytes, Count};
-use foliocache_mm::{Fetch, FileStats, Iocb, IovIter};
+use foliocache_mm::{Fetch, Iocb, IovIter};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Advice, OpenFile};
+use foliocache_vfs::OpenFile;
 use std::fmt;
 use std::future::poll_fn;
 use std::io::IoSliceMut;
-use std::ops::RangeBounds;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::task::Poll;
 
-use self::buffers::Buffer;
-use self::request::{Kind, Stragglers};
 use crate::error::{Error, Operation, Result};
-use crate::file::{File, bytes_of};
+use crate::file::File;
 use crate::io_options::IoOptions;
 use crate::metadata::Metadata;
 use crate::parent_only::ParentOnly;
+use crate::workers::{AsyncStats, Buffer, Kind, Offload, Stragglers};
 
 /// Fetches in a row after which still nothing could be copied, before a worker copies.
 const FRUITLESS_FETCHES: u32 = 2;
@@ -128,34 +116,6 @@ pub struct AsyncFile {
 // As `Directory`.
 impl UnwindSafe for AsyncFile {}
 impl RefUnwindSafe for AsyncFile {}
-
-/// Figures of the workers that serve the async files and directories of one file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AsyncStats {
-    /// Requests handed to workers, ever.
-    pub requests: u64,
-    /// Requests that workers are at now.
-    pub running: usize,
-    /// Worker threads now.
-    pub workers: usize,
-    /// Bytes of the buffers that are in use now.
-    pub buffered_bytes: u64,
-}
-
-impl fmt::Display for AsyncStats {
-    /// One line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} requests handed over, {} running on {} workers, {} of buffers in use",
-            Count(self.requests),
-            self.running,
-            self.workers,
-            Bytes(self.buffered_bytes),
-        )
-    }
-}
 
 impl File {
     /// This open file, for async callers.
@@ -342,6 +302,22 @@ impl AsyncFile {
         Ok(())
     }
 
+    /// Reads into `buf` from byte `pos` on, as far as the file goes; returns the bytes.
+    ///
+    /// # Errors
+    /// As [`File::read_full_at`].
+    pub async fn read_full_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = pos.saturating_add(done as u64);
+            match self.read_at(&mut buf[done..], at).await? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Ok(done)
+    }
+
     /// As [`AsyncFile::read_at`], into several buffers, one after another.
     ///
     /// # Errors
@@ -394,28 +370,9 @@ impl AsyncFile {
         result.map_err(|errno| self.file.path_error(Operation::Sync, errno))
     }
 
-    /// Says how a range will be used, see [`File::advise`]: the pattern is this handle's.
-    ///
-    /// A pattern is set at the first poll; [`Advice::WillNeed`] and [`Advice::DontNeed`] are done by a worker, and if the
-    /// future is dropped then, to their end or not at all.
-    ///
-    /// # Errors
-    /// As [`File::advise`].
-    #[doc(alias = "posix_fadvise")]
-    pub async fn advise(&self, advice: Advice, range: impl RangeBounds<u64>) -> Result<()> {
-        let range = bytes_of(range, u64::MAX);
-        match advice {
-            Advice::WillNeed | Advice::DontNeed => {
-                let advise = move |file: &File| file.advise(advice, range.clone());
-                self.on_worker(Kind::Read, Operation::Advise, advise).await
-            }
-            _ => self.file.advise(advice, range),
-        }
-    }
-
     /// The attributes.
     ///
-    /// Ready at the first poll where they are known and nobody told of a change, see
+    /// Ready at the first poll if they are known and no change was reported, see
     /// [`DirectoryOptions::revalidate_after`](crate::DirectoryOptions::revalidate_after). Otherwise a worker asks the store.
     ///
     /// # Errors
@@ -427,14 +384,6 @@ impl AsyncFile {
         }
         self.on_worker(Kind::Read, Operation::Metadata, File::metadata)
             .await
-    }
-
-    /// Figures of this file, through whatever handle, since it came into memory. Does not block.
-    ///
-    /// # Errors
-    /// `ECHILD` after a fork.
-    pub fn stats(&self) -> Result<FileStats> {
-        self.file.stats()
     }
 
     /// Closes the file on a worker if this is its last clone, and waits for that: nothing of it blocks the caller, as a
@@ -451,15 +400,7 @@ impl AsyncFile {
         let Some(file) = Arc::into_inner(file) else {
             return Ok(());
         };
-        let mut file = Some(file);
-        let close = Box::new(move || {
-            drop(file.take());
-            Ok(())
-        });
-        let closed = match offload.submit(Kind::Always, close) {
-            Ok(closed) => closed.await,
-            Err(errno) => Err(errno),
-        };
+        let closed = offload.call(Kind::Always, move || drop(file)).await;
         closed.map_err(|errno| Error::Path {
             operation: Operation::Close,
             path,
@@ -467,23 +408,50 @@ impl AsyncFile {
         })
     }
 
+    /// Runs `call` on a worker of the file system, with the file. It may make any blocking call, such as [`File::set_len`],
+    /// [`File::try_lock`] or [`File::advise`]. See [`AsyncDirectory::run`].
+    ///
+    /// ```
+    /// # async fn example(file: &foliocache::AsyncFile) -> foliocache::Result<()> {
+    /// use foliocache::TryLockError;
+    ///
+    /// match file.run(|file| Ok(file.try_lock())).await? {
+    ///     Ok(()) => file.run(|file| file.set_len(0)).await?,
+    ///     Err(TryLockError::WouldBlock) => {} // try again later
+    ///     Err(TryLockError::Error(error)) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If the future is dropped before a worker has begun, nothing is done. If a worker has begun, it finishes `call`, and later changes and
+    /// syncs through this `AsyncFile` or its clones wait for that. Never wait for a lock of others in it ([`File::lock`]): the holder of
+    /// the lock may need the worker.
+    ///
+    /// # Errors
+    /// As [`AsyncDirectory::run`].
+    #[doc(alias = "spawn_blocking")]
+    pub async fn run<V: Send + 'static>(
+        &self,
+        call: impl FnOnce(&File) -> Result<V> + Send + 'static,
+    ) -> Result<V> {
+        self.no_stragglers(Operation::Run).await?;
+        self.on_worker(self.change(), Operation::Run, call).await
+    }
+
     /// As [`AsyncFile::offload`], for a call of [`File`].
     async fn on_worker<V: Send + 'static>(
         &self,
         kind: Kind,
         operation: Operation,
-        mut call: impl FnMut(&File) -> Result<V> + Send + 'static,
+        call: impl FnOnce(&File) -> Result<V> + Send + 'static,
     ) -> Result<V> {
         let file = Arc::clone(&self.file);
-        let task = Box::new(move || Ok(call(&file)));
-        let done = match self.offload.submit(kind, task) {
-            Ok(pending) => pending.await,
-            Err(errno) => Err(errno),
-        };
+        let done = self.offload.call(kind, move || call(&file)).await;
         done.unwrap_or_else(|errno| Err(self.file.path_error(operation, errno)))
     }
 
-    /// Waits until no change is under way whose future was dropped; `ECHILD` in a forked child.
+    /// Waits for changes whose futures were dropped; `ECHILD` in a forked child.
     async fn no_stragglers(&self, operation: Operation) -> Result<()> {
         self.file.check(operation)?;
         poll_fn(|context| self.stragglers.poll_none(context)).await;

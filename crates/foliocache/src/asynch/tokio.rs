@@ -28,11 +28,10 @@ use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
-use super::buffers::Buffer;
 use super::change::gather;
-use super::request::{Kind, Pending};
 use super::{AsyncFile, FRUITLESS_FETCHES};
 use crate::error::{Error, Operation, Result};
+use crate::workers::{Buffer, Kind, Pending};
 
 /// An open file with a position of its own, as tokio's [`AsyncRead`], [`AsyncWrite`] and [`AsyncSeek`].
 ///
@@ -68,7 +67,7 @@ use crate::error::{Error, Operation, Result};
 /// the next write. **Shutdown** does the same. Neither makes anything durable: [`TokioFile::sync_data`] does. Writes after a
 /// shutdown are allowed.
 ///
-/// Dropping it finishes what was accepted, and tells nobody if that fails. A change or sync through the [`AsyncFile`] or a
+/// Dropping it finishes what was accepted, and reports no failure. A change or sync through the [`AsyncFile`] or a
 /// clone waits for what was accepted before.
 ///
 /// # Seeks
@@ -77,18 +76,18 @@ use crate::error::{Error, Operation, Result};
 pub struct TokioFile {
     file: AsyncFile,
     pos: u64,
-    /// What a read waits for. Whose bytes have not been handed out is forgotten by seeks and writes.
+    /// The pages or bytes that a read waits for. Seeks and writes forget bytes that were not handed out.
     bringing: Option<BoxFuture<Result<Brought, Errno>>>,
     accepted: Option<Accepted>,
     /// A seek that waits for what was accepted.
     seek: Option<SeekFrom>,
-    /// Why an accepted write failed, until somebody is told.
+    /// The failure of an accepted write, until it is reported.
     failed: Option<Error>,
 }
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + Sync>>;
 
-/// What a read waited for.
+/// The result of a read's wait.
 enum Brought {
     /// Pages are in the cache that were not.
     Pages(Iocb),

@@ -5,10 +5,10 @@ use foliocache_sys::Errno;
 use foliocache_vfs::OpenFile;
 use std::ops::RangeBounds;
 
-use super::request::Kind;
 use super::{AsyncFile, FRUITLESS_FETCHES};
 use crate::error::{Operation, Result};
-use crate::file::{bytes_in, bytes_of};
+use crate::range::{bytes_in, bytes_of};
+use crate::workers::Kind;
 
 impl AsyncFile {
     /// Bytes of `range` without a copy, as many as lie in one folio: [`File::view`](crate::File::view).
@@ -59,7 +59,7 @@ impl AsyncFile {
             };
         }
         if matches!(view, Err(Errno::EAGAIN)) {
-            // What was fetched for it counts once.
+            // Pages that were fetched for it count once.
             let iocb = Iocb {
                 nowait: false,
                 ..iocb

@@ -36,7 +36,7 @@ use crate::error::{Error, Operation, Result};
 use crate::file::File;
 use crate::file_options::FileOptions;
 use crate::mount::{Backing, VfsMount};
-use crate::open_options;
+use crate::open_how;
 use crate::rights::Rights;
 
 /// How often a path is followed again that others change meanwhile.
@@ -186,7 +186,7 @@ impl Cache {
             path: path.to_owned(),
             errno,
         };
-        let how = open_options::checked(options.how).map_err(failed)?;
+        let how = open_how::checked(options.how).map_err(failed)?;
         let _files = self.inner.files.lock();
         for _ in 0..MAX_RACES {
             let (name, stat) = follow(path, &how).map_err(failed)?;
@@ -247,7 +247,7 @@ impl Cache {
             let why = "only a descriptor of a regular file can be adopted";
             return Err(Error::Unsupported(why));
         }
-        let mut how = open_options::NOTHING;
+        let mut how = open_how::NOTHING;
         how.flags = OpenFlags {
             read: !mode.contains(OFlags::WRONLY),
             write: mode.intersects(OFlags::WRONLY | OFlags::RDWR),
@@ -449,7 +449,7 @@ impl Cache {
         };
         let how = OpenHow {
             flags,
-            ..open_options::NOTHING
+            ..open_how::NOTHING
         };
         if let Some((open, source)) = self.open_known(stat, how, None) {
             let open = open.map_err(&failed);

@@ -2,18 +2,19 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Namei, OpenHow, WalkError};
+use foliocache_vfs::{Namei, WalkError};
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::Directory;
-use crate::asynch::Offload;
+use super::{DirEntry, Directory, ReadDir};
 use crate::error::{Operation, Result};
 use crate::file::File;
-use crate::metadata::{Metadata, ReadDir};
+use crate::metadata::Metadata;
+use crate::open_how;
 use crate::parent_only::ParentOnly;
+use crate::workers::Offload;
 
-/// Each is the call without `cached`, and `None` where that would have to ask the store, or to wait.
+/// Each is the call without `_cached`, and `None` if that would have to ask the store, or to wait.
 impl Directory {
     fn cached<T>(
         &self,
@@ -30,11 +31,14 @@ impl Directory {
     pub(crate) fn metadata_cached(&self, path: &Path, follow: bool) -> Option<Result<Metadata>> {
         self.cached(Operation::Metadata, path, |namei, path| {
             let attr = namei.cached_stat(path, follow)?;
-            Ok(Metadata::new(attr, self.mount()))
+            Ok(Metadata::new(attr, self.mount().dev()))
         })
     }
 
-    pub(crate) fn open_cached(&self, path: &Path, how: OpenHow) -> Option<Result<File>> {
+    /// Of [`Directory::open`].
+    pub(crate) fn open_cached(&self, path: &Path) -> Option<Result<File>> {
+        let mut how = open_how::NOTHING;
+        how.flags.read = true;
         let open = self.cached(Operation::Open, path, |namei, path| {
             namei.cached_open(path, how)
         })?;
@@ -57,7 +61,8 @@ impl Directory {
         Some(found.map(|dentry| self.at(dentry, path)))
     }
 
-    pub(crate) fn read_dir_cached(&self, path: &Path) -> Option<Result<ReadDir>> {
+    /// All entries, if they are no more than are read ahead.
+    pub(crate) fn read_dir_cached(&self, path: &Path) -> Option<Result<Vec<DirEntry>>> {
         let operation = Operation::ReadDir;
         let directory = match self.below_cached(operation, path)? {
             Ok(directory) => directory,
@@ -66,7 +71,10 @@ impl Directory {
         let stream = directory.cached(operation, Path::new("."), |namei, path| {
             namei.cached_opendir(path)
         })?;
-        Some(stream.map(|stream| ReadDir::new(stream, directory, path.to_owned())))
+        match stream {
+            Ok(stream) => ReadDir::new(stream, directory, path.to_owned()).into_known(),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Workers and buffers for async callers.

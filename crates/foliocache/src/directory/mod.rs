@@ -13,7 +13,9 @@
 mod attributes;
 mod cached;
 mod contents;
+mod entries;
 mod links;
+mod open_options;
 mod tree;
 
 use foliocache_fs::DirFsStats as DirectoryStats;
@@ -21,22 +23,22 @@ use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{
-    Access, Credentials, Inode, Namei, OpenFile, OpenHow, SlabArc, StatFs, SuperBlock, WalkError,
-};
+use foliocache_vfs::{Credentials, Inode, Namei, SlabArc, StatFs, SuperBlock, WalkError};
 use std::ffi::OsStr;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Operation, Result};
-use crate::file::File;
 use crate::joined::joined;
-use crate::metadata::{Metadata, ReadDir};
+use crate::metadata::Metadata;
 use crate::mount::{Backing, VfsMount};
-use crate::open_options::OpenOptions;
 use crate::parent_only::{Forked, ParentOnly};
 use crate::rights::Rights;
+
+pub(crate) use self::entries::BATCH;
+pub use self::entries::{DirEntry, ReadDir};
+pub use self::open_options::OpenOptions;
 
 /// A directory seen through the cache.
 ///
@@ -158,7 +160,7 @@ impl Directory {
         &self.path
     }
 
-    /// What became known of panics in the cache's threads.
+    /// The record of panics in the cache's threads.
     pub(crate) fn panics(&self) -> &Panics {
         self.mount().panics()
     }
@@ -219,72 +221,6 @@ impl Directory {
         self.run(operation, path, |namei, path| {
             namei.on_inode(path, true, |_, inode| act(namei.names, inode))
         })
-    }
-
-    /// Options for opening a file.
-    pub fn open_options(&self) -> OpenOptions<'_> {
-        OpenOptions::new(self)
-    }
-
-    /// Opens a file for reading.
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open`].
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_options().read(true).open(path)
-    }
-
-    /// Opens a file for reading and writing; makes it if it does not exist, truncates it if it does.
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open`].
-    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
-        let mut options = self.open_options();
-        options.read(true).write(true).create(true).truncate(true);
-        options.open(path)
-    }
-
-    /// Makes a file that must not exist yet, and opens it for reading and writing.
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open`].
-    pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
-        let mut options = self.open_options();
-        options.read(true).write(true).create_new(true).open(path)
-    }
-
-    /// Opens a file for writing at its end; makes it if it does not exist.
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open`].
-    pub fn append(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_options().append(true).create(true).open(path)
-    }
-
-    pub(crate) fn open_with(&self, path: &Path, options: &OpenOptions<'_>) -> Result<File> {
-        let operation = match options.how.create || options.how.exclusive {
-            true => Operation::Create,
-            false => Operation::Open,
-        };
-        let how = options
-            .checked()
-            .and_then(|how| match self.rights.read_only {
-                true if how.flags.write => Err(Errno::EROFS),
-                _ => Ok(how),
-            });
-        let how = how.map_err(|errno| self.error(operation, path, errno))?;
-        let open = self.open_how(operation, path, how)?;
-        let (mount, rights) = (&self.vfs_path.mount, self.rights.clone());
-        Ok(File::new(open, mount, rights, self.join(path)))
-    }
-
-    pub(crate) fn open_how(
-        &self,
-        operation: Operation,
-        path: &Path,
-        how: OpenHow,
-    ) -> Result<OpenFile> {
-        self.run(operation, path, |namei, path| namei.open(path, how))
     }
 
     /// A directory below this one. Paths given to it do not leave it.
@@ -394,26 +330,8 @@ impl Directory {
 
     pub(crate) fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
         self.run(Operation::Metadata, path, |namei, path| {
-            Ok(Metadata::new(namei.stat(path, follow)?, self.mount()))
+            Ok(Metadata::new(namei.stat(path, follow)?, self.mount().dev()))
         })
-    }
-
-    /// The entries of a directory; `"."` is this one.
-    ///
-    /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `EACCES`, [`Error::Escape`], those of the backing store.
-    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let path = path.as_ref();
-        let (stream, dentry) = self.run(Operation::ReadDir, path, |namei, path| {
-            namei.on_inode(path, true, |dentry, inode| {
-                if !inode.is_directory() {
-                    return Err(Errno::ENOTDIR);
-                }
-                (namei.names).check(inode, Access::READ, self.rights.credentials.as_ref())?;
-                Ok((namei.names.fs().opendir(inode)?, dentry.clone()))
-            })
-        })?;
-        Ok(ReadDir::new(stream, self.at(dentry, path), path.to_owned()))
     }
 
     /// Makes all names durable that were made, renamed or removed in this directory before the call. For the files themselves use

@@ -1,14 +1,12 @@
-//! What is done to all that is below a directory.
+//! Removal of a directory with everything below it.
 
 use foliocache_sys::Errno;
 use foliocache_vfs::FileKind;
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::Directory;
+use super::{Directory, ReadDir};
 use crate::error::{Error, Result};
-use crate::metadata::ReadDir;
-use crate::walk::Walk;
 
 /// A directory that is being emptied.
 struct Emptied {
@@ -30,7 +28,7 @@ impl Emptied {
     }
 }
 
-/// What is gone already need not be removed.
+/// `removed`, where a file that is gone already is no error.
 fn unless_gone(removed: Result<()>) -> Result<()> {
     match removed {
         Err(error) if error.errno() == Errno::ENOENT => Ok(()),
@@ -49,23 +47,6 @@ impl Directory {
             Err(error) if error.errno() == Errno::ENOENT => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    /// Everything below a directory; `"."` is this one. See [`Walk`].
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
-    /// let dir = cache.memfs()?;
-    /// let mut bytes = 0;
-    /// for entry in dir.walk(".").threads(2) {
-    ///     bytes += entry?.metadata()?.len();
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn walk(&self, path: impl AsRef<Path>) -> Walk {
-        Walk::new(self, path.as_ref())
     }
 
     /// Removes a directory with everything in it; a symbolic link is removed itself. No link is followed, even if directories

@@ -1,4 +1,4 @@
-//! What the clones of a handle share: the kernel's open file description.
+//! The state that clones of a handle share: the kernel's open file description.
 
 use foliocache_mm::AddressSpace;
 use foliocache_sync::cell::OnceLock;
@@ -20,7 +20,7 @@ impl Forked for HandleLocks {
     }
 }
 
-/// What the clones of a handle share.
+/// The state that clones of a handle share.
 #[derive(Default)]
 pub(crate) struct Description {
     /// Where the traits of `std::io` read and write next, in bytes.

@@ -3,8 +3,8 @@
 //! # Model
 //!
 //! They are the kernel's, of the file in the source: `flock(2)`, and open file description locks of `fcntl(2)`. So they exclude
-//! other handles, other caches and programs without a cache alike. What makes them more than a word is what comes with them: the
-//! source is looked at after a lock was had, and written to before one goes.
+//! other handles, other caches and programs without a cache alike. The cache adds to each
+//! lock: it looks at the source after it got the lock, and writes to the source before it gives the lock up.
 
 use foliocache_sys::Errno;
 use foliocache_sys::fd::LockKind;
@@ -12,8 +12,9 @@ use foliocache_vfs::{Contended, FileLocks};
 use std::io;
 use std::ops::{Range, RangeBounds};
 
-use super::{File, bytes_of};
+use super::File;
 use crate::error::{Error, Operation, Result};
+use crate::range::bytes_of;
 
 /// Why a lock was not had at once; as [`std::fs::TryLockError`].
 #[derive(Clone, Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum TryLockError {
     /// The call failed.
     #[error(transparent)]
     Error(Error),
-    /// Somebody else has a lock that excludes it.
+    /// Another handle has a lock that excludes it.
     #[error("somebody else has it locked")]
     WouldBlock,
 }
@@ -38,14 +39,14 @@ impl From<TryLockError> for io::Error {
 /// # Locks
 ///
 /// As those of [`std::fs::File`]: `flock(2)` on the file in the source, by this handle. Two handles of one process exclude each other,
-/// as two caches do, and programs that lock the file without a cache. The lock is advisory: it stops nobody who does not ask for it.
+/// as two caches do, and programs that lock the file without a cache. The lock is advisory: it stops only those that ask for it.
 /// [`File::try_clone`] makes a handle with the same lock. The lock ends with [`File::unlock`], or when the last clone is
 /// dropped; it stays with the file that was opened if others rename or replace that. A child of a fork has it as long as this process
 /// does not unlock. In a [file system in memory](crate::Cache::memfs) there are none: `EOPNOTSUPP`.
 ///
 /// **The next holder sees what the last one wrote**, as if both used the kernel's page cache:
 ///
-/// - Whoever gets a lock sees what others had written to the source by then: one `statx(2)`, and if they did, the cached pages of
+/// - The holder of a lock sees all that others had written to the source when it got the lock: one `statx(2)`, and if they did, the cached pages of
 ///   the file are dropped. If data of this cache in the file is written but not durable, and others wrote since, it is made durable first.
 ///   [`DirectoryOptions::exclusive`](crate::DirectoryOptions::exclusive) spares the look.
 /// - Before an exclusive lock ends, all that is dirty in the file is written to the source, of other handles too. It is not made durable:
@@ -67,7 +68,7 @@ impl File {
     /// Locks the file for this handle alone; waits for others, without end. If the handle has a lock already, that is
     /// changed as by `flock(2)`, which first gives up a shared one.
     ///
-    /// Blocks a thread. A lock that two handles of one thread wait for is a deadlock that nobody notices.
+    /// Blocks a thread. A lock that two handles of one thread wait for is a deadlock that is not noticed.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,7 +108,7 @@ impl File {
     /// As [`File::lock`], but does not wait for others. May block on I/O.
     ///
     /// # Errors
-    /// [`TryLockError::WouldBlock`] if somebody else has a lock; others see [above](#errors-of-locks).
+    /// [`TryLockError::WouldBlock`] if another handle has a lock; others see [above](#errors-of-locks).
     pub fn try_lock(&self) -> Result<(), TryLockError> {
         try_lock(|| self.lock_file(LockKind::Exclusive, Contended::Fail))
     }
@@ -115,7 +116,7 @@ impl File {
     /// As [`File::lock_shared`], but does not wait for others. May block on I/O.
     ///
     /// # Errors
-    /// [`TryLockError::WouldBlock`] if somebody else has an exclusive lock; others see [above](#errors-of-locks).
+    /// [`TryLockError::WouldBlock`] if another handle has an exclusive lock; others see [above](#errors-of-locks).
     pub fn try_lock_shared(&self) -> Result<(), TryLockError> {
         try_lock(|| self.lock_file(LockKind::Shared, Contended::Fail))
     }
@@ -153,7 +154,7 @@ impl File {
     /// As [`File::lock_range`], but does not wait for others. May block on I/O.
     ///
     /// # Errors
-    /// [`TryLockError::WouldBlock`] if somebody else has a lock in the range; others as [`File::lock_range`].
+    /// [`TryLockError::WouldBlock`] if another handle has a lock in the range; others as [`File::lock_range`].
     #[doc(alias = "F_OFD_SETLK")]
     pub fn try_lock_range(
         &self,
@@ -177,7 +178,7 @@ impl File {
         })
     }
 
-    /// Whether somebody else has a lock in the range that would exclude one of this kind. The answer may be old when it comes.
+    /// Whether another handle has a lock in the range that would exclude one of this kind. The answer may be old when it comes.
     /// Opens the descriptor of the locks; does not wait for others.
     ///
     /// # Errors
@@ -224,7 +225,7 @@ impl File {
     }
 }
 
-/// Tells a lock of somebody else apart from a failure.
+/// Tells a lock of another handle apart from a failure.
 fn try_lock(lock: impl FnOnce() -> Result<()>) -> Result<(), TryLockError> {
     lock().map_err(|error| match error.errno() {
         Errno::EAGAIN => TryLockError::WouldBlock,

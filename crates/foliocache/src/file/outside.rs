@@ -1,4 +1,4 @@
-//! What this handle and programs beside the cache see of each other's changes.
+//! Changes of other programs seen through this handle, and changes of this handle shown to them.
 
 use crate::error::{Operation, Result};
 
@@ -6,8 +6,8 @@ use super::File;
 use foliocache_sys::Errno;
 
 impl File {
-    /// The size in bytes, as current as [`File::metadata`] has it. Costs no system call if the directory is watched and nobody told of a
-    /// change, or the source was asked within [`revalidate_after`](crate::DirectoryOptions::revalidate_after); otherwise
+    /// The size in bytes, as current as [`File::metadata`] has it. Costs no system call if the directory is watched and no change was
+    /// reported, or the source was asked within [`revalidate_after`](crate::DirectoryOptions::revalidate_after); otherwise
     /// blocks for a `statx(2)`. If the source does not answer, and in a forked child, the size that was known last.
     #[doc(alias = "size")]
     pub fn len(&self) -> u64 {

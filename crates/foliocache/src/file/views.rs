@@ -4,7 +4,8 @@ use foliocache_mm::{Iocb, View, ViewRequest as Request, view_batch};
 use std::ops::{Range, RangeBounds};
 
 use crate::error::{Error, Operation, Result};
-use crate::file::{File, bytes_of};
+use crate::file::File;
+use crate::range::{bytes_in, bytes_of};
 
 /// One view of a batch: its range and its result. Made by [`File::view_request`] for [`File::view_batch`].
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl File {
         requests.into_iter().map(ViewRequest::into_view).collect()
     }
 
-    /// What became of an exact view of `range`.
+    /// The result of an exact view of `range`, with its error in words.
     pub(crate) fn exact<V>(
         &self,
         range: &Range<u64>,
@@ -147,9 +148,4 @@ impl File {
             Err(errno) => Err(self.error(Operation::Read, range.start, bytes_in(range), errno)),
         }
     }
-}
-
-/// The length of a range, none if it ends before it begins.
-pub(crate) fn bytes_in(range: &Range<u64>) -> usize {
-    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
 }

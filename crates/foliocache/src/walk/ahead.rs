@@ -1,4 +1,4 @@
-//! Directories of an ordered walk, read ahead of who iterates by several threads.
+//! Directories of an ordered walk, which several threads read ahead of the caller.
 //!
 //! # Model
 //!
@@ -6,38 +6,38 @@
 //!            offer                    take                         put
 //!  (in order) ───▶ next: one directory ───▶ slots: Taken, by a thread ──▶ Read │ Part
 //!                  in each that was read                                  │
-//!  who iterates ◀──────────────────────── claim ──────────────────────────┘
+//!  caller ◀────────────────────────────── claim ──────────────────────────┘
 //! ```
 //!
 //! Paths compare as the order of the walk is: component by component, a directory before what is in it.
 //! A thread takes the first directory of [`State::next`], whose place goes to the one after it that is in
-//! the same directory. Who iterates needs directories in the same order, takes each out of its slot, and
+//! the same directory. The caller needs directories in the same order, takes each out of its slot, and
 //! reads it itself where no thread has come to it yet: it waits only for a thread that reads.
 //!
 //! A thread that reads waits for nothing. Where there is no room for more entries it leaves the rest
-//! of a directory to who iterates ([`Slot::Part`]). A directory gets no more room than it leaves
+//! of a directory to the caller ([`Slot::Part`]). A directory gets no more room than it leaves
 //! over, so that a large one, read early because a thread was free, leaves some for those before it.
 //!
 //! # Invariants
 //!
 //! 1. At most [`DIRECTORIES`] slots for each thread.
 //! 2. [`State::room`] and what all slots and threads hold make [`ENTRIES`].
-//! 3. A path in `next` is in no slot. Neither has a path that who iterates has passed.
+//! 3. A path in `next` is in no slot. It was not passed by the caller either.
 //!
 //! # Locking
 //!
-//! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: who
-//! waits on its conditions.
+//! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: in
+//! waits for its conditions.
 
 use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::Walk;
-use super::steps::{Below, Job, Open, Unsorted};
+use super::read::{Below, Job, Open, Unsorted};
 use super::threads::{Threads, Work};
+use crate::directory::BATCH;
 use crate::error::Result;
-use crate::metadata::BATCH;
 use crate::parent_only::{Forked, ParentOnly};
 
 /// Directories that are read ahead or being read, for each thread.
@@ -56,11 +56,11 @@ enum Slot {
 struct State {
     /// To be read, by path.
     next: BTreeMap<PathBuf, Below>,
-    /// What was read, and how many entries it holds, by path.
+    /// Directories that were read, with the number of entries that each holds, by path.
     slots: BTreeMap<PathBuf, (Slot, usize)>,
     /// For entries.
     room: usize,
-    /// Nobody iterates any more.
+    /// The iterator is gone.
     stopped: bool,
 }
 
@@ -75,7 +75,7 @@ struct Shared {
     ready: Condvar,
 }
 
-/// The side of who iterates.
+/// The caller's side.
 pub(super) struct Ahead(ParentOnly<Threads<Shared>>);
 
 impl Ahead {
@@ -98,12 +98,12 @@ impl Ahead {
 
     /// The next directory in the order.
     pub(super) fn open(&self, walk: &Walk, job: Job) -> Result<Open> {
-        // In a forked child nobody reads ahead.
+        // A forked child has no threads that read ahead.
         if self.0.check_fork().is_err() {
             return walk.unsorted(job).map(Unsorted::sort);
         }
         let open = match self.0.shared().claim(&job.entry.path) {
-            // Who read it has offered what is in it.
+            // The thread that read it has offered the directories in it.
             Some(Slot::Read(open)) => return open,
             Some(Slot::Part(unsorted)) => unsorted.sort(),
             _ => walk.unsorted(job)?.sort(),
@@ -128,7 +128,7 @@ impl Ahead {
             entries
         };
         let read: usize = state.slots.values().map(entries).sum();
-        // What threads are at holds no more than it got.
+        // Directories that threads read now hold no more entries than they got room for.
         assert!(read + state.room <= ENTRIES);
         (state.slots.len(), ENTRIES - state.room)
     }
@@ -177,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Reads a directory as far as there is room; `held` is what it got of that.
+    /// Reads a directory as far as there is room; `held` is the room that it got.
     fn read(&self, job: Job, held: &mut usize) -> (Slot, usize) {
         let mut unsorted = match self.walk.unsorted(job) {
             Ok(unsorted) => unsorted,
@@ -196,7 +196,7 @@ impl Shared {
         (Slot::Read(Ok(unsorted.sort())), entries)
     }
 
-    /// Leaves to who iterates what was read, and to the threads what is below.
+    /// Leaves the entries to the caller, and the directories below to the threads.
     fn put(&self, path: PathBuf, slot: Slot, entries: usize, held: usize) {
         let below = match &slot {
             Slot::Read(Ok(open)) => Below::all(&self.walk, open),
@@ -217,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// What a thread has read of a directory, once it has; `None` if none has begun, nor will.
+    /// Takes a directory out of its slot, after its thread has read it. `None` if no thread has begun to, and none will.
     fn claim(&self, path: &Path) -> Option<Slot> {
         let mut state = self.state.lock();
         if let Some(below) = state.next.remove(path) {
@@ -229,7 +229,7 @@ impl Shared {
         }
         let (slot, entries) = state.slots.remove(path)?;
         state.room += entries;
-        // Not for every one: who is woken has some to read.
+        // Not after each: a woken thread should find several directories.
         if state.slots.len() <= self.slots / 2 {
             self.work.notify_all();
         }

@@ -12,6 +12,7 @@
 //! meanwhile takes no walk out of its start.
 
 mod ahead;
+mod read;
 mod steps;
 mod team;
 #[cfg(test)]
@@ -62,8 +63,27 @@ pub struct Walk {
     opening: fn(&Path),
 }
 
+impl Directory {
+    /// Everything below a directory; `"."` is this one. See [`Walk`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+    /// let dir = cache.memfs()?;
+    /// let mut bytes = 0;
+    /// for entry in dir.walk(".").threads(2) {
+    ///     bytes += entry?.metadata()?.len();
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn walk(&self, path: impl AsRef<Path>) -> Walk {
+        Walk::new(self, path.as_ref())
+    }
+}
+
 impl Walk {
-    pub(crate) fn new(directory: &Directory, path: &Path) -> Self {
+    fn new(directory: &Directory, path: &Path) -> Self {
         Self {
             start: Arc::new(directory.clone()),
             path: path.to_owned(),
@@ -166,7 +186,7 @@ impl Iterator for WalkIter {
     }
 }
 
-/// What leads to an entry from its `from`.
+/// The path to an entry from its `from`.
 #[derive(Clone, Debug)]
 enum WalkName {
     /// The last so many bytes of its path.

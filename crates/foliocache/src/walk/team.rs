@@ -2,20 +2,22 @@
 //!
 //! # Model
 //!
-//! Each thread takes a directory and walks it depth first. What it finds below is for others while they
-//! may want for work, and else its own, so that what waits is bounded however wide the tree is. Entries go
+//! Each thread takes a directory and walks it depth first. It leaves directories below to
+//! other threads while these may lack work, and else walks them itself. So the number of waiting directories is bounded, however
+//! wide the tree is. Entries go
 //! in batches through a queue of a fixed length.
 //!
 //! # Locking
 //!
-//! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: who
-//! waits on its conditions.
+//! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: in
+//! waits for its conditions.
 
 use foliocache_sync::{Arc, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::vec;
 
-use super::steps::{Job, Steps};
+use super::read::Job;
+use super::steps::Steps;
 use super::threads::{Threads, Work};
 use super::{Walk, WalkEntry};
 use crate::error::Result;
@@ -33,7 +35,7 @@ struct State {
     /// Threads that walk, and may find more.
     busy: usize,
     batches: VecDeque<Batch>,
-    /// Nobody reads any more.
+    /// The reader is gone.
     stopped: bool,
 }
 
@@ -45,7 +47,7 @@ struct Shared {
     work: Condvar,
     /// There is a batch, or the end.
     ready: Condvar,
-    /// There is room for a batch, or nobody reads.
+    /// There is room for a batch, or the reader is gone.
     room: Condvar,
 }
 
@@ -91,7 +93,7 @@ impl Team {
             if let Some(entry) = self.batch.next() {
                 return Some(entry);
             }
-            // In a forked child nobody is there to walk.
+            // A forked child has no threads that walk.
             self.threads.check_fork().ok()?;
             self.batch = self.threads.shared().next_batch()?.into_iter();
         }
@@ -167,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// Walks a directory; an error if nobody reads.
+    /// Walks a directory; an error if the reader is gone.
     fn walk_below(&self, job: Job, batch: &mut Batch) -> Result<(), ()> {
         let mut steps = Steps::new(&self.walk, Box::new(job), None);
         while let Some(step) = steps.next() {

@@ -1,4 +1,4 @@
-//! The threads of a walk, whatever they do.
+//! The threads of a walk.
 
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
@@ -7,12 +7,12 @@ use foliocache_sys::signal::undisturbed;
 use super::Walk;
 use crate::parent_only::{Forked, ParentOnly};
 
-/// What the threads of a walk share.
+/// The work of the threads of a walk, and the state that they share.
 pub(super) trait Work: Send + Sync + 'static {
     fn walk(&self) -> &Walk;
-    /// What a thread does.
+    /// Runs in each thread.
     fn run(&self);
-    /// Has the threads end soon, those that wait too.
+    /// Makes the threads end soon, waiting ones included.
     fn stop(&self);
 }
 
@@ -50,7 +50,7 @@ impl<W: Work> Drop for Threads<W> {
     fn drop(&mut self) {
         self.shared.stop();
         for handle in self.handles.drain(..) {
-            // What panicked has said so.
+            // A panic was reported when it happened.
             let _ = handle.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Async directories: what is known at the first poll, and all else through workers.
+//! Async directories: look-ups that are ready at the first poll, and calls that workers run.
 //!
 //! # Safety
 //!
@@ -8,7 +8,8 @@
 use crate::common::executor::{at_once, block_on, give_up_after, on_every_executor, poll_once};
 use crate::common::{Disk, pattern};
 use foliocache::{
-    AsyncDirectory, Credentials, Errno, FileKind, FileTimes, Permissions, RenameMode, Result,
+    AsyncDirectory, AsyncFile, Credentials, Directory, Errno, Error, FileKind, FileTimes,
+    Permissions, RenameMode, Result,
 };
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
@@ -16,7 +17,7 @@ use std::fs;
 use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
 fn on_disk(mib: u64) -> (Disk, AsyncDirectory) {
@@ -26,13 +27,18 @@ fn on_disk(mib: u64) -> (Disk, AsyncDirectory) {
 }
 
 async fn names(dir: &AsyncDirectory, path: &str) -> BTreeSet<String> {
-    let mut entries = dir.read_dir(path).await.unwrap();
     let mut names = BTreeSet::new();
-    while let Some(entry) = entries.next_entry().await.unwrap() {
+    for entry in dir.read_dir(path).await.unwrap() {
         let name = entry.file_name().to_str().unwrap().to_owned();
         assert!(names.insert(name), "seen twice");
     }
     names
+}
+
+/// A new file for async calls, or an old one that is cut to nothing.
+async fn create(dir: &AsyncDirectory, name: &'static str) -> AsyncFile {
+    let create = dir.run(move |dir| dir.create(name)?.into_async());
+    create.await.unwrap()
 }
 
 /// What a future comes to that must be ready at its first poll, without a worker.
@@ -54,66 +60,62 @@ fn names_are_changed_and_seen_on_every_executor() {
             async move {
                 top.create_dir(name).unwrap();
                 let dir = top.open_dir(name).unwrap().into_async().unwrap();
-                let file = dir.create("new").await.unwrap();
+                let file = create(&dir, "new").await;
                 file.append_all("some bytes").await.unwrap();
                 file.sync_all().await.unwrap();
                 assert_eq!(file.metadata().await.unwrap().len(), 10);
                 file.close().await.unwrap();
-                dir.rename("new", "old").await.unwrap();
+                dir.run(|dir| dir.rename("new", "old")).await.unwrap();
                 assert_eq!(dir.metadata("old").await.unwrap().len(), 10);
                 assert!(!dir.exists("new").await.unwrap());
-                dir.create_dir("d").await.unwrap();
-                dir.create_dir_all("d/e/f").await.unwrap();
-                dir.hard_link("old", "d/other").await.unwrap();
-                dir.symlink("d/other", "link").await.unwrap();
-                assert_eq!(
-                    dir.read_link("link").await.unwrap().to_str(),
-                    Some("d/other")
-                );
+                let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+                let link = dir.run(move |dir| {
+                    dir.create_dir("d")?;
+                    dir.create_dir_all("d/e/f")?;
+                    dir.hard_link("old", "d/other")?;
+                    dir.symlink("d/other", "link")?;
+                    dir.set_permissions("old", Permissions::from_mode(0o640))?;
+                    dir.set_times("old", FileTimes::new().set_modified(time))?;
+                    dir.read_link("link")
+                });
+                assert_eq!(link.await.unwrap().to_str(), Some("d/other"));
                 let linked = dir.metadata("link").await.unwrap();
                 assert_eq!((linked.len(), linked.nlink()), (10, 2));
                 assert!(dir.symlink_metadata("link").await.unwrap().is_symlink());
-                dir.set_permissions("old", Permissions::from_mode(0o640))
-                    .await
-                    .unwrap();
-                let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-                dir.set_times("old", FileTimes::new().set_modified(time))
-                    .await
-                    .unwrap();
                 let old = dir.metadata("d/other").await.unwrap();
                 assert_eq!(
                     (old.mode() & 0o7777, old.modified().unwrap()),
                     (0o640, time)
                 );
                 let below = dir.open_dir("d").await.unwrap();
-                dir.rename_to("old", &below, "moved").await.unwrap();
-                below
-                    .rename_with("moved", "e", RenameMode::Exchange)
-                    .await
-                    .unwrap();
+                let target = below.blocking().clone();
+                let moved = dir.run(move |dir| dir.rename_to("old", &target, "moved"));
+                moved.await.unwrap();
+                let exchanged =
+                    below.run(|below| below.rename_with("moved", "e", RenameMode::Exchange));
+                exchanged.await.unwrap();
                 assert_eq!(
                     names(&dir, "d").await,
                     ["e", "moved", "other"].map(String::from).into()
                 );
                 let mut buf = [0; 4];
-                below
-                    .open("e")
-                    .await
-                    .unwrap()
-                    .read_exact_at(&mut buf, 5)
-                    .await
-                    .unwrap();
+                let file = below.open("e").await.unwrap();
+                file.read_exact_at(&mut buf, 5).await.unwrap();
                 assert_eq!(&buf, b"byte");
-                below.sync().await.unwrap();
-                below.remove_file("other").await.unwrap();
-                let full = below.remove_dir("moved").await.unwrap_err();
-                assert_eq!(full.errno(), Errno::ENOTEMPTY);
-                dir.remove_dir_all("d").await.unwrap();
-                let there = dir.create_new("link").await.unwrap_err();
-                assert_eq!(there.errno(), Errno::EEXIST);
-                let log = dir.append("log").await.unwrap();
-                log.append_all("x").await.unwrap();
-                dir.sync().await.unwrap();
+                let full = below.run(|below| {
+                    below.sync()?;
+                    below.remove_file("other")?;
+                    below.remove_dir("moved")
+                });
+                assert_eq!(full.await.unwrap_err().errno(), Errno::ENOTEMPTY);
+                let there = dir.run(|dir| {
+                    dir.remove_dir_all("d")?;
+                    dir.create_new("link").map(drop)
+                });
+                assert_eq!(there.await.unwrap_err().errno(), Errno::EEXIST);
+                let log = dir.run(|dir| dir.append("log")?.into_async());
+                log.await.unwrap().append_all("x").await.unwrap();
+                dir.run(Directory::sync).await.unwrap();
                 assert_eq!(
                     names(&dir, ".").await,
                     ["link", "log"].map(String::from).into()
@@ -129,19 +131,24 @@ fn known_names_and_files_are_ready_at_the_first_poll() {
     fs::create_dir(disk.in_source("d")).unwrap();
     let bytes = pattern(1, 10_000);
     fs::write(disk.in_source("d/f"), &bytes).unwrap();
-    for at in 0..600 {
+    for at in 0..200 {
         fs::write(disk.in_source(&format!("d/{at}")), "").unwrap();
+    }
+    fs::create_dir(disk.in_source("large")).unwrap();
+    for at in 0..300 {
+        fs::write(disk.in_source(&format!("large/{at}")), "").unwrap();
     }
     // Nothing of it is known yet.
     block_on(dir.metadata("d/f")).unwrap();
     assert_eq!(dir.worker_stats().unwrap().requests, 1);
-    assert!(dir.stats().unwrap().unwrap().watches > 0);
+    assert!(dir.blocking().stats().unwrap().unwrap().watches > 0);
     let file = block_on(dir.open("d/f")).unwrap();
     let mut back = vec![0; bytes.len()];
     block_on(file.read_exact_at(&mut back, 0)).unwrap();
     drop(file);
     let all = block_on(names(&dir, "d"));
-    assert_eq!(all.len(), 601);
+    assert_eq!(all.len(), 201);
+    assert_eq!(block_on(names(&dir, "large")).len(), 300);
 
     // What the kernel told meanwhile, of our own opening too, costs one more question.
     block_on(dir.metadata("d/f")).unwrap();
@@ -156,6 +163,10 @@ fn known_names_and_files_are_ready_at_the_first_poll() {
     assert!(back == bytes);
     assert_eq!(known(&dir, file.metadata()).unwrap().len(), 10_000);
     assert_eq!(known(&dir, names(&dir, "d")), all);
+    // A poll copies no more than a batch of names.
+    let before = dir.worker_stats().unwrap().requests;
+    assert_eq!(block_on(names(&dir, "large")).len(), 300);
+    assert_eq!(dir.worker_stats().unwrap().requests, before + 1);
     assert_eq!(
         known(&dir, dir.open("d")).unwrap_err().errno(),
         Errno::EISDIR
@@ -197,12 +208,11 @@ fn credentials_are_checked_at_the_first_poll_too() {
     let (disk, dir) = on_disk(16);
     fs::write(disk.in_source("f"), "secret").unwrap();
     block_on(async {
-        dir.set_permissions("f", Permissions::from_mode(0o600))
-            .await
-            .unwrap();
-        dir.set_permissions(".", Permissions::from_mode(0o711))
-            .await
-            .unwrap();
+        let set = dir.run(|dir| {
+            dir.set_permissions("f", Permissions::from_mode(0o600))?;
+            dir.set_permissions(".", Permissions::from_mode(0o711))
+        });
+        set.await.unwrap();
         let mut buf = [0; 6];
         dir.open("f")
             .await
@@ -233,29 +243,69 @@ fn credentials_are_checked_at_the_first_poll_too() {
 }
 
 #[test]
-fn no_entry_is_lost_with_a_future() {
+fn a_large_directory_is_read_in_pieces_by_workers() {
     let (disk, dir) = on_disk(16);
     for at in 0..1000 {
         fs::write(disk.in_source(&format!("{at}")), "").unwrap();
     }
-    let mut entries = block_on(dir.read_dir(".")).unwrap();
-    let mut seen = BTreeSet::new();
-    loop {
-        match give_up_after(1, entries.next_entry()) {
-            Some(Ok(Some(entry))) => {
-                assert_eq!(entry.file_type().unwrap(), FileKind::Regular);
+    let seen = block_on(async {
+        let mut seen = BTreeSet::new();
+        let mut entries = dir.run(|dir| dir.read_dir(".")).await?;
+        loop {
+            let next = dir.run(move |_| {
+                let piece = entries.by_ref().take(300).collect::<Result<Vec<_>>>()?;
+                Ok((piece, entries))
+            });
+            let (piece, rest) = next.await?;
+            if piece.is_empty() {
+                break Ok::<_, Error>(seen);
+            }
+            for entry in piece {
+                assert_eq!(entry.file_type()?, FileKind::Regular);
                 assert!(seen.insert(entry.file_name()));
             }
-            Some(end) => break assert!(end.unwrap().is_none()),
-            None => std::thread::yield_now(),
+            entries = rest;
         }
-    }
-    assert_eq!(seen.len(), 1000);
-    assert!(
-        dir.worker_stats().unwrap().requests >= 4,
-        "a worker reads each batch"
-    );
-    assert!(block_on(entries.next_entry()).unwrap().is_none());
+    });
+    assert_eq!(seen.unwrap().len(), 1000);
+    assert_eq!(dir.worker_stats().unwrap().requests, 6);
+}
+
+#[test]
+fn a_call_that_no_worker_had_begun_is_not_run() {
+    let (disk, dir) = on_disk(16);
+    let (begun, is_begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let mut first = Box::pin(dir.run(move |_| {
+        begun.send(()).unwrap();
+        ended.recv().unwrap();
+        Ok(())
+    }));
+    assert!(poll_once(first.as_mut()).is_pending());
+    is_begun.recv_timeout(Duration::from_secs(60)).unwrap();
+    // A call that was begun is finished, and the next one waits for it.
+    drop(first);
+    let mut never = Box::pin(dir.run(|dir| dir.create_dir("never")));
+    assert!(poll_once(never.as_mut()).is_pending());
+    drop(never);
+    let mut next = Box::pin(dir.run(|dir| dir.create_dir("next")));
+    assert!(poll_once(next.as_mut()).is_pending());
+    assert!(!disk.in_source("next").exists());
+    end.send(()).unwrap();
+    block_on(next).unwrap();
+    assert!(!disk.in_source("never").exists());
+}
+
+#[test]
+fn a_call_that_panics_is_an_error() {
+    let (disk, dir) = on_disk(16);
+    let file = block_on(create(&dir, "f"));
+    let panicked = block_on(dir.run(|_| -> Result<()> { panic!("on purpose") }));
+    assert_eq!(panicked.unwrap_err().errno(), Errno::EIO);
+    let panicked = block_on(file.run(|_| -> Result<()> { panic!("on purpose") }));
+    assert_eq!(panicked.unwrap_err().errno(), Errno::EIO);
+    block_on(dir.run(|dir| dir.create_dir("d"))).unwrap();
+    assert!(disk.in_source("d").exists());
 }
 
 /// The same call, blocking and async, must be refused with the same words.
@@ -280,19 +330,15 @@ fn refusals_are_those_of_the_blocking_calls() {
         same(Errno::ENOENT, d.read_dir("no"), dir.read_dir("no"));
         same(Errno::ENOTDIR, d.read_dir("f"), dir.read_dir("f"));
         same(Errno::ENOTDIR, d.open_dir("f"), dir.open_dir("f"));
-        same(Errno::EEXIST, d.create_dir("f"), dir.create_dir("f"));
-        same(Errno::ENOENT, d.remove_file("no"), dir.remove_file("no"));
-        same(Errno::ENOENT, d.rename("no", "g"), dir.rename("no", "g"));
-        same(Errno::EXDEV, d.remove_file("../f"), dir.remove_file("../f"));
         same(
-            Errno::EINVAL,
-            d.open_options().open("f"),
-            dir.open_options().open("f"),
+            Errno::EEXIST,
+            d.create_dir("f"),
+            dir.run(|dir| dir.create_dir("f")),
         );
         same(
-            Errno::EINVAL,
-            d.open_options().read(true).truncate(true).open("f"),
-            dir.open_options().read(true).truncate(true).open("f"),
+            Errno::EXDEV,
+            d.remove_file("../f"),
+            dir.run(|dir| dir.remove_file("../f")),
         );
     }
 }
@@ -370,18 +416,18 @@ fn a_change_that_was_given_up_comes_before_newer_ones() {
     let (disk, dir) = on_disk(16);
     fs::write(disk.in_source("f"), "bytes").unwrap();
     let leased = Leased::new(&disk.in_source("f"));
-    let mut cut = Box::pin(dir.create("f"));
+    let mut cut = Box::pin(create(&dir, "f"));
     assert!(poll_once(cut.as_mut()).is_pending());
     wait_until(|| dir.worker_stats().unwrap().running == 1);
     std::thread::sleep(Duration::from_millis(20));
     drop(cut);
-    let mut rename = Box::pin(dir.rename("f", "g"));
+    let mut rename = Box::pin(dir.run(|dir| dir.rename("f", "g")));
     assert!(poll_once(rename.as_mut()).is_pending());
     std::thread::sleep(Duration::from_millis(20));
     assert!(disk.in_source("f").exists(), "it waits for the one before");
     leased.end();
     block_on(rename).unwrap();
-    block_on(dir.sync()).unwrap();
+    block_on(dir.run(Directory::sync)).unwrap();
     assert_eq!(fs::read(disk.in_source("g")).unwrap(), b"");
     assert!(!disk.in_source("f").exists());
 }
@@ -389,7 +435,7 @@ fn a_change_that_was_given_up_comes_before_newer_ones() {
 #[test]
 fn a_file_is_closed_by_a_worker() {
     let (disk, dir) = on_disk(16);
-    let file = block_on(dir.create("f")).unwrap();
+    let file = block_on(create(&dir, "f"));
     block_on(file.append_all("bytes")).unwrap();
     let clone = file.clone();
     let before = dir.worker_stats().unwrap().requests;
@@ -400,7 +446,7 @@ fn a_file_is_closed_by_a_worker() {
     // A small new file is in the source when it is closed.
     assert_eq!(fs::read(disk.in_source("f")).unwrap(), b"bytes");
     // Also if nobody waits for it.
-    let file = block_on(dir.create("g")).unwrap();
+    let file = block_on(create(&dir, "g"));
     block_on(file.append_all("bytes")).unwrap();
     let _ = give_up_after(1, file.close());
     wait_until(|| fs::read(disk.in_source("g")).unwrap() == b"bytes");
@@ -413,15 +459,7 @@ fn futures_of_directories_may_move_between_threads() {
     let (_disk, dir) = on_disk(16);
     shared(&dir);
     send(&dir.open("f"));
-    send(&dir.create("f"));
+    send(&dir.run(|dir| dir.create("f")?.into_async()));
     send(&dir.metadata("f"));
-    send(&dir.rename("f", "g"));
-    send(&dir.rename_to("f", &dir, "g"));
-    send(&dir.remove_file("f"));
-    send(&dir.sync());
-    send(&dir.open_options().read(true).open("f"));
-    send(&async {
-        let mut entries = dir.read_dir(".").await.unwrap();
-        entries.next_entry().await.unwrap();
-    });
+    send(&dir.read_dir("."));
 }

@@ -35,7 +35,7 @@ fn written_bytes_are_read_back_and_reach_the_source() {
             let mut back = vec![0; bytes.len()];
             file.read_exact_at(&mut back, 5).await.unwrap();
             assert!(back == bytes);
-            file.set_len(5 + 100).await.unwrap();
+            file.run(|file| file.set_len(5 + 100)).await.unwrap();
             file.sync_data().await.unwrap();
             assert_eq!(file.read_at(&mut back, 5).await.unwrap(), 100);
             assert!(std::fs::read(disk.in_source(name)).unwrap()[5..] == bytes[..100]);
@@ -211,7 +211,11 @@ fn bad_input_gets_the_errors_of_the_blocking_calls() {
         f.write_at(&[0; 4], last),
         file.write_at(&[0; 4], last),
     );
-    same(Errno::EFBIG, f.set_len(far), file.set_len(far));
+    same(
+        Errno::EFBIG,
+        f.set_len(far),
+        file.run(move |file| file.set_len(far)),
+    );
     same(
         Errno::ENODATA,
         f.read_exact_at(&mut [0; 4], 8),
@@ -226,7 +230,11 @@ fn bad_input_gets_the_errors_of_the_blocking_calls() {
     );
     same(Errno::EBADF, f.append(b"x"), read_only.append(b"x"));
     same(Errno::EBADF, f.append(b""), read_only.append(b""));
-    same(Errno::EINVAL, f.set_len(1), read_only.set_len(1));
+    same(
+        Errno::EINVAL,
+        f.set_len(1),
+        read_only.run(|file| file.set_len(1)),
+    );
     let write_only = disk.dir.open_options().write(true).open("f").unwrap();
     let write_only = write_only.into_async().unwrap();
     let f = write_only.blocking();
@@ -340,7 +348,7 @@ fn futures_may_move_between_threads() {
     send(&file.append(&[0; 4]));
     send(&file.sync_data());
     send(&file.sync_all());
-    send(&file.set_len(0));
+    send(&file.run(|file| file.set_len(0)));
 }
 
 #[test]

@@ -684,16 +684,14 @@ fn a_locked_mapping_is_touched_without_a_fault_or_a_read() {
 
 #[test]
 fn stores_of_a_locked_mapping_are_durable_after_each_sync() {
-    for access in [LockedAccess::Untracked, LockedAccess::Tracked] {
-        disks().for_each(|disk| stores_are_durable_after_each_sync(&disk, access));
-    }
+    disks().for_each(|disk| stores_are_durable_after_each_sync(&disk));
 }
 
-fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
+fn stores_are_durable_after_each_sync(disk: &Disk) {
     let file = disk.dir.create("f").unwrap();
     let mut expected = pattern(12, 700 * PAGE + 50);
     file.write_all_at(&expected, 0).unwrap();
-    let mapping = file.map_locked(.., access).unwrap();
+    let mapping = file.map_locked(.., LockedAccess::Untracked).unwrap();
     file.sync_data().unwrap();
     let durable = || std::fs::read(disk.in_source("f")).unwrap();
     for round in 1..5 {
@@ -712,11 +710,7 @@ fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
         assert!(durable() == expected, "round {round}");
         assert!(file.metadata().unwrap().modified().unwrap() > before);
         let written = (file.stats().unwrap().written_bytes - written) as usize;
-        match access {
-            // The last page ends with the file.
-            LockedAccess::Tracked => assert_eq!(written, 3 * PAGE + 50),
-            _ => assert!(written >= 700 * PAGE + 50),
-        }
+        assert!(written >= 700 * PAGE + 50);
     }
     store(&mapping, 5, 99);
     expected[5] = 99;
@@ -727,20 +721,18 @@ fn stores_are_durable_after_each_sync(disk: &Disk, access: LockedAccess) {
 
 #[test]
 fn a_locked_mapping_outlives_its_cache() {
-    for access in [LockedAccess::Untracked, LockedAccess::Tracked] {
-        for Disk { cache, dir, source } in disks() {
-            let file = dir.create("f").unwrap();
-            file.write_all_at(&pattern(14, 20 * PAGE), 0).unwrap();
-            let mapping = file.map_locked(.., access).unwrap();
-            store(&mapping, 7, 1);
-            drop((file, dir));
-            cache.close().unwrap();
-            let durable = || std::fs::read(source.path().join("f")).unwrap()[7];
-            assert_eq!(durable(), 1);
-            store(&mapping, 7, 2);
-            mapping.sync(..).unwrap();
-            assert_eq!(durable(), 2);
-        }
+    for Disk { cache, dir, source } in disks() {
+        let file = dir.create("f").unwrap();
+        file.write_all_at(&pattern(14, 20 * PAGE), 0).unwrap();
+        let mapping = file.map_locked(.., LockedAccess::Untracked).unwrap();
+        store(&mapping, 7, 1);
+        drop((file, dir));
+        cache.close().unwrap();
+        let durable = || std::fs::read(source.path().join("f")).unwrap()[7];
+        assert_eq!(durable(), 1);
+        store(&mapping, 7, 2);
+        mapping.sync(..).unwrap();
+        assert_eq!(durable(), 2);
     }
 }
 
@@ -754,9 +746,8 @@ fn a_refused_lock_reports_the_reason() {
         let beyond = 0..4 * PAGE as u64;
         assert_eq!(refused(file.map_locked(beyond, read)), Errno::EINVAL);
         let reader = dir.open_options().read(true).open("f").unwrap();
-        for stores in [LockedAccess::Untracked, LockedAccess::Tracked] {
-            assert_eq!(refused(reader.map_locked(.., stores)), Errno::EACCES);
-        }
+        let stores = LockedAccess::Untracked;
+        assert_eq!(refused(reader.map_locked(.., stores)), Errno::EACCES);
         let mapping = reader.map_locked(.., read).unwrap();
         assert!(mapping.as_atomics().is_none());
         assert_eq!(refused(mapping.lock_for_io(..0)), Errno::EINVAL);
@@ -805,13 +796,13 @@ fn system_calls_are_handed_what_is_locked_for_io() {
         file.write_all_at(&pattern(13, len), 0).unwrap();
         file.sync_data().unwrap();
         let loads = file.map(.., MapAccess::Read).unwrap();
-        for tracked in [false, true] {
-            let stores = match tracked {
+        for locked in [false, true] {
+            let stores = match locked {
                 false => file.map(.., MapAccess::ReadWrite),
-                true => file.map_locked(.., LockedAccess::Tracked),
+                true => file.map_locked(.., LockedAccess::Untracked),
             };
             let stores = stores.unwrap();
-            let held = if tracked { 300 } else { 0 };
+            let held = if locked { 300 } else { 0 };
             let (source, target) = (direct(&disk, "source"), direct(&disk, "target"));
             let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(100 * PAGE).cast();
             let read_in = || {
@@ -827,7 +818,7 @@ fn system_calls_are_handed_what_is_locked_for_io() {
             let all = 200 * PAGE as isize;
             let new = |round: u64| pattern(20 + round, 200 * PAGE);
             std::fs::write(disk.in_source("source"), new(0)).unwrap();
-            if mode == MappingFaults::Inline && !tracked {
+            if mode == MappingFaults::Inline && !locked {
                 stores.advise(Advice::DontNeed, ..).unwrap();
                 for call in [&read_in as &dyn Fn() -> isize, &write_out] {
                     assert_eq!(call(), -1);

@@ -219,26 +219,28 @@ fn async_files_look_lock_and_read_to_the_end_as_others_do() {
         let mut buf = vec![0xee; 6000];
         assert_eq!(file.read_full_at(&mut buf, 0).await.unwrap(), 5000);
         assert_eq!(buf[..5000], pattern(6, 5000));
-        file.try_lock().await.unwrap();
+        let locked = file.run(|file| Ok(file.try_lock())).await.unwrap();
+        locked.unwrap();
         assert!(matches!(
             other.try_lock_shared(),
             Err(TryLockError::WouldBlock)
         ));
         file.write_all_at(b"async", 0).await.unwrap();
-        file.unlock().await.unwrap();
+        file.run(File::unlock).await.unwrap();
         let mut five = [0; 5];
         beside.read_exact_at(&mut five, 0).unwrap();
         assert_eq!(&five, b"async");
         beside.lock_shared().unwrap();
-        file.try_lock_shared().await.unwrap();
+        let locked = file.run(|file| Ok(file.try_lock_shared())).await.unwrap();
+        locked.unwrap();
         assert!(matches!(
-            file.try_lock().await,
-            Err(TryLockError::WouldBlock)
+            file.run(|file| Ok(file.try_lock())).await,
+            Ok(Err(TryLockError::WouldBlock))
         ));
         write_beside(&disk.in_source("f"), b"beside", 0);
-        assert!(file.revalidate().await.unwrap());
+        assert!(file.run(File::revalidate).await.unwrap());
         file.write_all_at(b"out", 3).await.unwrap();
-        file.write_out().await.unwrap();
+        file.run(File::write_out).await.unwrap();
     });
     assert_eq!(&fs::read(disk.in_source("f")).unwrap()[..6], b"besout");
     let (mut batch, mut arena) = (ReadBatch::new(), vec![0; 100]);

@@ -76,7 +76,8 @@ fn lines_are_read_as_those_of_std() {
     on_tokio(async {
         file.write_all(text.as_bytes()).await.unwrap();
         file.sync_data().await.unwrap();
-        file.get_ref().advise(Advice::DontNeed, ..).await.unwrap();
+        let advise = file.get_ref().run(|file| file.advise(Advice::DontNeed, ..));
+        advise.await.unwrap();
         file.rewind().await.unwrap();
         let mut lines = BufReader::new(file).lines();
         for expected in text.lines() {

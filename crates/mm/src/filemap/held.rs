@@ -6,7 +6,6 @@
 //! |---|---|---|---|
 //! | `Read` | stay in memory; the window has them without faults | – | as usual |
 //! | `Untracked` | as `Read` | is not noticed | a sync writes all of it, through a copy |
-//! | `Tracked` | as `Read` | is noted by the kernel | finds those pages, through a copy: see `tracked` |
 //! | `Io` | stay in memory and writable in the windows | is not noticed, so all of it stays dirty | through a copy |
 //!
 //! Folios of held pages carry `HELD` and are not evicted. They count against a share of the bound ([`crate::unreclaimable`]),
@@ -49,14 +48,13 @@ use crate::writeback::STABLE_BYTES;
 pub(crate) enum HoldKind {
     Read,
     Untracked,
-    Tracked,
     Io,
 }
 
 impl HoldKind {
     /// Whether stores make nothing dirty by themselves.
     fn unnoticed(self) -> bool {
-        matches!(self, Self::Untracked | Self::Tracked)
+        self == Self::Untracked
     }
 }
 
@@ -332,7 +330,6 @@ impl AddressSpace {
                 window.note_stores();
             }
         }
-        self.dirty_tracked(pages);
     }
 
     /// Whether programs store to some of the file without that being noticed.

@@ -29,7 +29,6 @@ mod relied;
 mod replace;
 mod split;
 mod start;
-mod tracked;
 mod truncate;
 mod uncached;
 mod uses;

@@ -314,32 +314,6 @@ impl Userfaultfd {
     }
 }
 
-/// There is none: no model has tracked mappings.
-#[derive(Debug)]
-pub(crate) enum WriteTracker {}
-
-impl WriteTracker {
-    pub(crate) fn open() -> Result<Self, OpenError> {
-        Err(OpenError::Untracked)
-    }
-
-    pub(crate) fn faults(&self) -> &Userfaultfd {
-        match *self {}
-    }
-
-    pub(crate) fn start(&self, _: Range<usize>) -> Result<(), Errno> {
-        match *self {}
-    }
-
-    pub(crate) fn take_written(
-        &self,
-        _: Range<usize>,
-        _: impl FnMut(Range<usize>),
-    ) -> Result<usize, Errno> {
-        match *self {}
-    }
-}
-
 impl Vma {
     /// Loads a byte as the program would; the fault's error if it cannot.
     ///

@@ -17,7 +17,7 @@ use crate::address_space::AddressSpace;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, Tables};
 use crate::linear::LinearFile;
 use crate::mm::Mm;
-use crate::paging::{Userfaultfd, WindowArea, WriteTracker};
+use crate::paging::{Userfaultfd, WindowArea};
 use crate::readahead::ReadaheadState;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{LockedAccess, MapError, VmaAccess};
@@ -73,8 +73,6 @@ pub enum FaultMode {
 pub(crate) struct Windows {
     pub(crate) area: WindowArea,
     pub(super) faults: Arc<Userfaultfd>,
-    /// Of tracked windows, from the first on.
-    pub(super) tracker: OnceLock<WriteTracker>,
     mode: FaultMode,
     state: RankedRwLock<State>,
     /// Pages that could not be had, by their addresses.
@@ -151,7 +149,6 @@ impl Windows {
         let windows = Self {
             area,
             faults,
-            tracker: OnceLock::new(),
             mode,
             state: RankedRwLock::new(Rank::Leaf, state),
             refused: RankedMutex::new(Rank::Leaf, BTreeMap::new()),
@@ -318,8 +315,7 @@ impl Windows {
         let mm: &Mm = mapping.mm();
         let faults = match locked {
             None => Some(&*self.faults),
-            Some(LockedAccess::Tracked) => Some(self.ready_tracker()?.faults()),
-            Some(LockedAccess::Read | LockedAccess::Untracked) => None,
+            Some(_) => None,
         };
         let shown = mapping.whole(PageIndex(pages.start)..PageIndex(pages.end));
         let shown = shown.start.0..shown.end.0;

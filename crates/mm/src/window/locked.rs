@@ -5,65 +5,27 @@
 //! That of the module above.
 #![allow(unsafe_code)]
 
-use foliocache_sys::Errno;
 use std::ops::Range;
 
-use super::{Window, Windows};
+use super::Window;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind};
 use crate::mm::Mm;
-use crate::paging::WriteTracker;
-use crate::types::PAGE_SIZE;
-use crate::vma::{LockedAccess, MapError};
+use crate::vma::LockedAccess;
 
 impl Window {
-    /// Stores were made, or may have been, that were no faults.
+    /// Notes stores that were no faults, or that may have been made.
     pub(crate) fn note_stores(&self) {
         if let Some(stored) = self.stored.get() {
             stored();
         }
     }
 
-    /// Adds those of `pages` that were stored to since this was last asked, to about the first hundred runs; returns
-    /// where it stopped.
-    ///
-    /// Context: the window is tracked and in its file's list, which is held shared.
-    pub(crate) fn take_stored(
-        &self,
-        mm: &Mm,
-        pages: &Range<u64>,
-        found: &mut Vec<Range<u64>>,
-    ) -> u64 {
-        let tracker = mm.windows().tracker.get().expect("it is tracked");
-        let shown = self.whole(pages);
-        let start = self.address_of(shown.start);
-        let page = |address: usize| shown.start + ((address - start) / PAGE_SIZE) as u64;
-        let taken = tracker.take_written(self.addresses(&shown), |run| {
-            found.push(page(run.start)..page(run.end));
-        });
-        match taken {
-            Ok(end) => page(end),
-            Err(error) => {
-                tracing::warn!(%error, "what was stored is not known: all of it will be written");
-                *found = vec![pages.clone()];
-                pages.end
-            }
-        }
-    }
-
-    /// Has the kernel map all its pages, and note stores from now on if it is tracked. Context: they are held, and the
-    /// page tables are charged.
-    pub(crate) fn fill(&self, mm: &Mm) -> Result<(), Errno> {
+    /// Has the kernel map all its pages. Context: they are held, and the page tables are charged.
+    pub(crate) fn fill(&self, mm: &Mm) {
         let (windows, addresses) = (mm.windows(), self.addresses(&self.whole(&self.pages)));
         let write = self.locked == Some(LockedAccess::Untracked);
-        if let Err(error) = windows
-            .area
-            .populate(windows.offset(addresses.clone()), write)
-        {
+        if let Err(error) = windows.area.populate(windows.offset(addresses), write) {
             tracing::debug!(%error, "pages of a locked mapping will be mapped as they are touched");
-        }
-        match windows.tracker.get() {
-            Some(tracker) if self.locked == Some(LockedAccess::Tracked) => tracker.start(addresses),
-            _ => Ok(()),
         }
     }
 
@@ -103,18 +65,6 @@ impl Window {
             let part = mm.windows().offset(unit..unit + BLOCK_SIZE);
             if let Err(error) = mm.windows().area.collapse(part) {
                 tracing::debug!(%error, "no huge page for a held mapping");
-            }
-        }
-    }
-}
-
-impl Windows {
-    pub(super) fn ready_tracker(&self) -> Result<&WriteTracker, MapError> {
-        match self.tracker.get() {
-            Some(tracker) => Ok(tracker),
-            None => {
-                let new = WriteTracker::open()?;
-                Ok(self.tracker.get_or_init(|| new))
             }
         }
     }

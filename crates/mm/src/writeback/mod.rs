@@ -310,7 +310,6 @@ impl AddressSpace {
             // The caller that makes the file durable does all that this could do.
             return (false, false);
         }
-        self.dirty_tracked_since(self.mm().config.dirty_expire);
         let mut wb = self.wb_lock.lock();
         // What failed waits for its time. The rest of the file does not, or memory would: neither
         // what is dirty beside it, nor what is written and only lacks the flush.

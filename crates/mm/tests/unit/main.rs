@@ -16,7 +16,6 @@ mod huge_frames;
 mod large_folios;
 mod mapping;
 mod mapping_held;
-mod mapping_tracked;
 mod names_hold_all;
 mod pins;
 mod read_batch;

@@ -2,8 +2,8 @@
 
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, IoSegment, LockedAccess, MmError, PAGE_SIZE, Vma,
-    VmaAccess,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, LockedAccess,
+    MmError, PAGE_SIZE, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,29 +176,64 @@ fn stores_to_held_pages_whose_writeback_failed_are_written_later() {
     let ops = Arc::clone(&failing) as Arc<dyn AddressSpaceOperations>;
     let file = AddressSpace::new(&bdi, ops, 40 * PAGE);
     let cursor = file.sample_wb_err();
-    for access in [LockedAccess::Untracked, LockedAccess::Tracked] {
-        failing.1.store(true, Ordering::Relaxed);
-        let vma = file
-            .map_locked(0, 40 * PAGE_SIZE, access)
-            .expect("a mapping");
-        store(&vma, 7 * PAGE + 3, 1);
-        expected[7 * PAGE_SIZE + 3] = 1;
-        assert_eq!(file.fsync(&cursor), Err(Errno::EIO), "{access:?}");
-        assert!(file.stats().failed_pages > 0 && file.stats().dirty_pages > 0);
-        store(&vma, 8 * PAGE + 3, 2);
-        expected[8 * PAGE_SIZE + 3] = 2;
-        // Nobody syncs before the mapping goes.
-        drop(vma);
-        assert!(file.is_dirty());
-        failing.1.store(false, Ordering::Relaxed);
-        file.sync().expect("sync");
-        assert!(backing.content() == expected, "{access:?}");
-        assert_eq!((file.stats().failed_pages, file.is_dirty()), (0, false));
-        // The second time from other bytes.
-        expected[7 * PAGE_SIZE + 3] = 9;
-        backing.bytes.lock().unwrap()[7 * PAGE_SIZE + 3] = 9;
-        file.backing_changed(40 * PAGE, || true);
+    let vma = file
+        .map_locked(0, 40 * PAGE_SIZE, LockedAccess::Untracked)
+        .expect("a mapping");
+    store(&vma, 7 * PAGE + 3, 1);
+    expected[7 * PAGE_SIZE + 3] = 1;
+    assert_eq!(file.fsync(&cursor), Err(Errno::EIO));
+    assert!(file.stats().failed_pages > 0 && file.stats().dirty_pages > 0);
+    store(&vma, 8 * PAGE + 3, 2);
+    expected[8 * PAGE_SIZE + 3] = 2;
+    // The mapping goes without a sync.
+    drop(vma);
+    assert!(file.is_dirty());
+    failing.1.store(false, Ordering::Relaxed);
+    file.sync().expect("sync");
+    assert!(backing.content() == expected);
+    assert_eq!((file.stats().failed_pages, file.is_dirty()), (0, false));
+    drop(file);
+    assert_empty(&mm);
+}
+
+#[test]
+fn a_range_locked_for_io_is_written_whole_by_every_sync() {
+    let (mm, bdi) = storage(32);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, MIB as usize)));
+    let vma = file
+        .map(0, MIB as usize, VmaAccess::ReadWrite)
+        .expect("a mapping");
+    let cursor = file.sample_wb_err();
+    let lock = vma
+        .lock_for_io(10 * PAGE_SIZE..30 * PAGE_SIZE)
+        .expect("locked");
+    for _ in 0..3 {
+        let before = file.stats().written_bytes;
+        file.fsync(&cursor).expect("sync");
+        assert_eq!(file.stats().written_bytes - before, 20 * PAGE);
     }
+    drop(lock);
+    file.fsync(&cursor).expect("sync");
+    let before = file.stats().written_bytes;
+    file.fsync(&cursor).expect("sync");
+    assert_eq!(file.stats().written_bytes, before);
+    drop((vma, file));
+    assert_empty(&mm);
+}
+
+#[test]
+fn locked_memory_files_leave_nothing_behind() {
+    let (mm, _bdi) = storage(32);
+    let bdi = BackingDevInfo::new(&mm, "memory", BdiKind::Memory).expect("a file system");
+    let file = file(&bdi, &Store::with(&[]));
+    file.truncate(MIB).expect("grown");
+    let vma = file
+        .map_locked(0, MIB as usize, LockedAccess::Untracked)
+        .expect("locked");
+    store(&vma, 50 * PAGE, 5);
+    file.fsync(&file.sample_wb_err()).expect("sync");
+    drop(vma);
+    assert_eq!(read(&file, 50 * PAGE, 1), [5]);
     drop(file);
     assert_empty(&mm);
 }

@@ -388,8 +388,8 @@ impl WindowArea {
         }
     }
 
-    /// Puts the pages of a window without userfaultfd, or with a [`WriteTracker`](crate::userfaultfd::WriteTracker)'s,
-    /// into the page tables, for writes too if `write`, so that a touch is no fault. A system call.
+    /// Puts the pages of a window without userfaultfd into the page tables, for writes too if `write`, so that a touch is
+    /// no fault. A system call.
     ///
     /// # Errors
     /// `EINVAL` for what is not whole pages of the area, `ENOMEM` or `EFAULT` where there is no window, `ECHILD` in a forked child.

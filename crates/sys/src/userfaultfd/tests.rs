@@ -4,7 +4,7 @@ use super::*;
 use crate::memory::{PAGE_SIZE, ReservedRange, SharedMemory, WindowAccess, WindowArea};
 use crate::usercopy;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGES: usize = 64;
 
@@ -332,27 +332,11 @@ fn numbers_are_those_of_the_kernels_header() {
         ("UFFDIO_CONTINUE_MODE_WP", CONTINUE_WRITE_PROTECTED),
         ("UFFDIO_POISON", u64::from(POISON)),
         ("UFFD_FEATURE_POISON", u64::from(raw::UFFD_FEATURE_POISON)),
-        (
-            "UFFD_FEATURE_WP_UNPOPULATED",
-            u64::from(raw::UFFD_FEATURE_WP_UNPOPULATED),
-        ),
-        (
-            "UFFD_FEATURE_WP_ASYNC",
-            u64::from(raw::UFFD_FEATURE_WP_ASYNC),
-        ),
-        ("PAGEMAP_SCAN", u64::from(track::PAGEMAP_SCAN)),
-        ("PM_SCAN_WP_MATCHING", u64::from(raw::PM_SCAN_WP_MATCHING)),
-        ("PAGE_IS_WRITTEN", u64::from(raw::PAGE_IS_WRITTEN)),
     ];
     let newer = [
         "UFFDIO_CONTINUE_MODE_WP",
         "UFFDIO_POISON",
         "UFFD_FEATURE_POISON",
-        "UFFD_FEATURE_WP_UNPOPULATED",
-        "UFFD_FEATURE_WP_ASYNC",
-        "PAGEMAP_SCAN",
-        "PM_SCAN_WP_MATCHING",
-        "PAGE_IS_WRITTEN",
     ];
     let mut program = String::from(
         "#include <sys/ioctl.h>\n#include <linux/fs.h>\n#include <linux/userfaultfd.h>\n#include <stddef.h>\n",
@@ -377,154 +361,6 @@ fn numbers_are_those_of_the_kernels_header() {
         "{}",
         String::from_utf8_lossy(&compiled.stderr)
     );
-}
-
-const TRACKED: usize = 600;
-
-/// Shared memory whose pages are all there, through a window whose writes are noted.
-struct Tracked {
-    range: ReservedRange,
-    memory: SharedMemory,
-    window: WindowArea,
-    tracker: WriteTracker,
-}
-
-impl Tracked {
-    fn new() -> Tracked {
-        let len = TRACKED * PAGE_SIZE;
-        let range = ReservedRange::reserve(len).unwrap();
-        // SAFETY: nobody else knows the range.
-        let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
-        let window = WindowArea::reserve(len).unwrap();
-        let tracker = WriteTracker::open().unwrap();
-        let access = WindowAccess::ReadWrite;
-        let (bytes, faults) = (0..len as u64, Some(tracker.faults()));
-        // SAFETY: a new area, and the kernel resolves its faults.
-        unsafe { window.map(0, &memory, bytes, access, faults) }.unwrap();
-        let new = Tracked {
-            range,
-            memory,
-            window,
-            tracker,
-        };
-        (0..TRACKED).for_each(|page| new.direct(page).store(page as u64, Ordering::SeqCst));
-        new.tracker.start(new.pages(0..TRACKED)).unwrap();
-        new
-    }
-
-    fn pages(&self, pages: Range<usize>) -> Range<usize> {
-        let at = |page: usize| self.window.addresses().start + page * PAGE_SIZE;
-        at(pages.start)..at(pages.end)
-    }
-
-    fn direct(&self, page: usize) -> &AtomicU64 {
-        assert!(page < TRACKED);
-        let at = self.range.as_ptr().wrapping_add(page * PAGE_SIZE);
-        // SAFETY: within a mapping that lives as long as the rig.
-        unsafe { AtomicU64::from_ptr(at.cast()) }
-    }
-
-    fn through_window(&self, page: usize) -> &AtomicU64 {
-        assert!(page < TRACKED);
-        let at = self.pages(page..page + 1).start;
-        // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(at)) }
-    }
-
-    fn written(&self) -> Vec<usize> {
-        let start = self.window.addresses().start;
-        let mut pages = Vec::new();
-        let mut left = self.pages(0..TRACKED);
-        while !left.is_empty() {
-            let written = self.tracker.take_written(left.clone(), |run| {
-                pages.extend((run.start - start) / PAGE_SIZE..(run.end - start) / PAGE_SIZE);
-            });
-            left.start = written.unwrap();
-        }
-        pages
-    }
-}
-
-#[test]
-fn pages_that_are_written_are_told_once() {
-    let rig = Tracked::new();
-    assert_eq!(rig.written(), []);
-    for page in 0..TRACKED {
-        assert_eq!(rig.through_window(page).load(Ordering::SeqCst), page as u64);
-    }
-    assert_eq!(rig.written(), [], "loads");
-    for pages in [&[3, 4, 5, 20, 599][..], &[4], &[0, 4, 62]] {
-        for &page in pages {
-            rig.through_window(page).fetch_add(1, Ordering::SeqCst);
-            rig.through_window(page).fetch_add(1, Ordering::SeqCst);
-        }
-        // Stores beside the window are nobody's.
-        rig.direct(30).fetch_add(1, Ordering::SeqCst);
-        assert_eq!(rig.written(), pages);
-        assert_eq!(rig.written(), []);
-    }
-    assert_eq!(rig.direct(4).load(Ordering::SeqCst), 4 + 3 * 2);
-    // A system call's stores count.
-    let (mut reader, mut writer) = std::io::pipe().unwrap();
-    std::io::Write::write_all(&mut writer, b"from a pipe").unwrap();
-    let to = ptr::with_exposed_provenance_mut(rig.pages(7..8).start);
-    // SAFETY: within the window, and no reference to it exists.
-    let target = unsafe { std::slice::from_raw_parts_mut(to, 11) };
-    std::io::Read::read_exact(&mut reader, target).unwrap();
-    assert_eq!(rig.written(), [7]);
-}
-
-#[test]
-fn more_runs_than_one_call_returns_and_what_is_no_window_any_more() {
-    let rig = Tracked::new();
-    for page in (0..TRACKED).step_by(2) {
-        rig.through_window(page).store(1, Ordering::SeqCst);
-    }
-    let gone = 10 * PAGE_SIZE..20 * PAGE_SIZE;
-    // SAFETY: nobody uses these pages any more.
-    unsafe { rig.window.unmap(gone) }.unwrap();
-    let left = |page: &usize| !(10..20).contains(page);
-    let expected: Vec<_> = (0..TRACKED).step_by(2).filter(left).collect();
-    assert_eq!(rig.written(), expected);
-    assert!(rig.memory.resident().unwrap() >= (TRACKED * PAGE_SIZE) as u64);
-}
-
-#[test]
-fn no_write_beside_a_scan_is_lost() {
-    let rig = Tracked::new();
-    let done = AtomicBool::new(false);
-    let mut seen: Vec<u64> = (0..TRACKED as u64).collect();
-    std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..2)
-            .map(|writer| {
-                let rig = &rig;
-                scope.spawn(move || {
-                    for round in 0..200_000 {
-                        let page = (round * 7 + writer * 13) % TRACKED;
-                        rig.through_window(page).fetch_add(1, Ordering::SeqCst);
-                    }
-                })
-            })
-            .collect();
-        scope.spawn(|| {
-            writers
-                .into_iter()
-                .for_each(|writer| writer.join().unwrap());
-            done.store(true, Ordering::SeqCst);
-        });
-        loop {
-            let last = done.load(Ordering::SeqCst);
-            for page in rig.written() {
-                seen[page] = rig.direct(page).load(Ordering::SeqCst);
-            }
-            if last {
-                break;
-            }
-        }
-    });
-    for (page, seen) in seen.into_iter().enumerate() {
-        assert_eq!(rig.direct(page).load(Ordering::SeqCst), seen, "page {page}");
-    }
 }
 
 #[test]

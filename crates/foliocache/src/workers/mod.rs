@@ -1,5 +1,5 @@
-//! What the async files of one file system share: the few threads that do what would block an
-//! async caller, and memory for what is handed to them.
+//! The workers of one file system: a few threads for calls that would block an async caller, and the memory of the
+//! requests.
 //!
 //! # Model
 //!
@@ -10,23 +10,29 @@
 //!
 //! One set of [`workers`](foliocache_sync::workers) for each file system, so that a store that hangs
 //! stops its own users only. No lane ever has all of them: throttled writers and long syncs leave
-//! readers one, and the other way round. No request waits for another, so a queue is served as long
+//! one to readers, and the other way round. No request waits for another, so a queue is served as long
 //! as the store is.
+//!
+//! This module knows neither files nor directories: a request is a closure.
 
+mod buffers;
+mod request;
+
+use foliocache_mm::show::{Bytes, Count};
 use foliocache_mm::{MetadataCharge, Mm};
 use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
 use foliocache_sync::time::Duration;
 use foliocache_sync::workers::{Limits, NoThread, Workers};
 use foliocache_sys::Errno;
+use std::fmt;
 
-use super::AsyncStats;
-use super::buffers::{Buffers, whole_pages};
-use super::request::{Kind, Pending, Request, Task};
+use self::buffers::{Buffers, whole_pages};
+use self::request::{NAME, Request, Task};
 use crate::parent_only::Forked;
 
-/// The threads' name.
-pub(super) const NAME: &str = "foliocache-async";
+pub(crate) use self::buffers::Buffer;
+pub(crate) use self::request::{Kind, Pending, Stragglers};
 
 /// Most threads of one file system, and of them in one lane.
 const WORKERS: usize = 4;
@@ -40,6 +46,34 @@ const SHARE: u64 = 64;
 const LEAST: u64 = 256 << 10;
 const MOST: u64 = 4 << 20;
 
+/// Figures of the workers that serve the async files and directories of one file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AsyncStats {
+    /// Requests handed to workers, ever.
+    pub requests: u64,
+    /// Requests that workers are at now.
+    pub running: usize,
+    /// Worker threads now.
+    pub workers: usize,
+    /// Bytes of the buffers that are in use now.
+    pub buffered_bytes: u64,
+}
+
+impl fmt::Display for AsyncStats {
+    /// One line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} requests handed over, {} running on {} workers, {} of buffers in use",
+            Count(self.requests),
+            self.running,
+            self.workers,
+            Bytes(self.buffered_bytes),
+        )
+    }
+}
+
 /// Runs a request, or refuses it.
 type Job = Box<dyn FnOnce(Result<&Panics, Errno>) + Send>;
 
@@ -48,9 +82,9 @@ pub(crate) struct Offload {
     workers: Workers<Job>,
     /// For reads that found their pages evicted time and again. Apart from the others, so that
     /// writers that are throttled do not stop readers.
-    pub(super) reads: Arc<Buffers>,
+    pub(crate) reads: Arc<Buffers>,
     /// For what a write hands to a worker.
-    pub(super) writes: Arc<Buffers>,
+    pub(crate) writes: Arc<Buffers>,
     /// Bytes of both.
     bytes: usize,
     mm: Arc<Mm>,
@@ -90,7 +124,7 @@ impl Offload {
     /// # Errors
     /// `ECHILD` after a fork. The future gets the kernel's error where no thread could be started
     /// and there is none.
-    pub(super) fn submit<V: Send + 'static>(
+    pub(crate) fn submit<V: Send + 'static>(
         &self,
         kind: Kind,
         task: Task<V>,
@@ -111,8 +145,22 @@ impl Offload {
         Ok(Pending { request, mm })
     }
 
-    /// What they do. Takes a lock for a moment.
-    pub(super) fn stats(&self) -> AsyncStats {
+    /// Has a worker make `call`, and waits for its result.
+    ///
+    /// # Errors
+    /// As [`Offload::submit`]; `EIO` if `call` panics.
+    pub(crate) async fn call<V: Send + 'static>(
+        &self,
+        kind: Kind,
+        call: impl FnOnce() -> V + Send + 'static,
+    ) -> Result<V, Errno> {
+        let mut call = Some(call);
+        let task = Box::new(move || call.take().map(|call| call()).ok_or(Errno::EIO));
+        self.submit(kind, task)?.await
+    }
+
+    /// Their figures. Takes a lock for a moment.
+    pub(crate) fn stats(&self) -> AsyncStats {
         let stats = self.workers.stats();
         AsyncStats {
             requests: stats.submitted,

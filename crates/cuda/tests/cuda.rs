@@ -9,7 +9,8 @@
 mod common;
 
 use common::{Disk, is_alone, run_alone};
-use foliocache::{CudaDriverError, CudaError, Errno, Error, File, FolioPin, PinMode};
+use foliocache::{Errno, File, FolioPin, PinMode};
+use foliocache_cuda::{Cause, CudaPin, DriverError, Error};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute_copy;
@@ -97,10 +98,15 @@ impl Fake {
     }
 
     /// Registers a pin of `file`.
-    fn register(&self, file: &File) -> Result<foliocache::CudaPin, Error> {
+    fn register(&self, file: &File) -> Result<CudaPin, Error> {
         let pin = file.pin(.., LONG).unwrap();
-        pin.register_cuda_with(&self.library, 0)
+        register_with(&self.library, pin)
     }
+}
+
+fn register_with(library: &CStr, pin: FolioPin) -> Result<CudaPin, Error> {
+    // SAFETY: see the module's header.
+    unsafe { foliocache_cuda::register_with(library, pin, 0) }
 }
 
 /// Lets a call of this thread's driver fail from now on; forgets the calls so far.
@@ -268,14 +274,10 @@ fn short_term_pins_are_not_registered() {
     let disk = Disk::new(32);
     let file = watched(&disk);
     let pin = file.pin(.., PinMode::WRITE).unwrap();
-    let error = pin.register_cuda_with(&fake.library, 0).unwrap_err();
+    let error = register_with(&fake.library, pin).unwrap_err();
     assert_eq!(error.errno(), Errno::EINVAL);
     assert!(error.to_string().contains("short-term"), "{error}");
-    let cause = |error| match error {
-        Error::Cuda { cause, .. } => cause,
-        error => panic!("{error}"),
-    };
-    assert!(matches!(cause(error), CudaError::ShortTerm));
+    assert!(matches!(error.cause, Cause::ShortTerm));
     assert_eq!(calls(), []);
     assert_eq!(file.pinned().unwrap(), []);
     SCRIPT.take();
@@ -310,7 +312,7 @@ fn libraries_that_are_no_driver_are_named() {
         (c"libc.so.6", "cuInit"),
     ] {
         let pin = file.pin(.., LONG).unwrap();
-        let error = pin.register_cuda_with(library, 0).unwrap_err();
+        let error = register_with(library, pin).unwrap_err();
         assert_eq!(error.errno(), Errno::ENODEV);
         let text = error.to_string();
         assert!(text.contains("no GPU driver"), "{text}");
@@ -321,7 +323,7 @@ fn libraries_that_are_no_driver_are_named() {
 }
 
 /// The driver's functions with which a device writes memory.
-fn write_by_device(library: &CStr, gpu: &foliocache::CudaPin, byte: u8) {
+fn write_by_device(library: &CStr, gpu: &CudaPin, byte: u8) {
     let library = open(library);
     macro_rules! call {
         ($name:literal($($argument:expr => $ty:ty),*)) => {{
@@ -345,7 +347,7 @@ fn write_by_device(library: &CStr, gpu: &foliocache::CudaPin, byte: u8) {
 }
 
 /// What a device writes is in the file, and in its source after a sync.
-fn a_device_writes(disk: &Disk, file: &File, library: &CStr, gpu: foliocache::CudaPin) {
+fn a_device_writes(disk: &Disk, file: &File, library: &CStr, gpu: CudaPin) {
     assert_eq!(gpu.parts().map(|part| part.len).sum::<usize>(), LEN);
     write_by_device(library, &gpu, b'g');
     let mut read = vec![0; LEN];
@@ -375,21 +377,18 @@ fn a_real_gpu_writes_into_the_file_or_its_absence_is_reported() {
     let disk = Disk::new(32);
     let file = watched(&disk);
     let pin: FolioPin = file.pin(.., LONG).unwrap();
-    let error = match pin.register_cuda(0) {
+    let error = match foliocache_cuda::register(pin, 0) {
         Ok(gpu) => return a_device_writes(&disk, &file, LIBRARY, gpu),
         Err(error) => error,
     };
     let text = error.to_string();
-    let Error::Cuda { cause, .. } = error else {
-        panic!("{text}");
-    };
-    assert_eq!(cause.errno(), Errno::ENODEV, "{text}");
-    match cause {
-        CudaError::Driver(CudaDriverError::NoDriver(_)) => {
+    assert_eq!(error.errno(), Errno::ENODEV, "{text}");
+    match error.cause {
+        Cause::Driver(DriverError::NoDriver(_)) => {
             assert!(open(LIBRARY).is_null(), "it can be loaded: {text}");
             assert!(text.contains("no GPU driver: libcuda.so.1"), "{text}");
         }
-        CudaError::Driver(CudaDriverError::NoDevice { .. }) => {
+        Cause::Driver(DriverError::NoDevice { .. }) => {
             let there = std::fs::exists("/dev/nvidia0").unwrap();
             assert!(!there, "there is one: {text}");
         }
@@ -429,7 +428,7 @@ fn registered_and_forked() {
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             assert_eq!(gpu.parts().count(), 0);
             drop(gpu);
-            let error = other.register_cuda_with(&fake.library, 0).unwrap_err();
+            let error = register_with(&fake.library, other).unwrap_err();
             assert_eq!(error.errno(), Errno::ECHILD, "{error}");
             assert_eq!(calls(), before, "nothing is told to the driver");
         }));

@@ -1,12 +1,13 @@
-//! How a file is opened.
+//! Opening files of a directory.
 
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpenFlags, OpenHow};
+use foliocache_vfs::{OpenFile, OpenHow};
 use std::path::Path;
 
-use crate::directory::Directory;
-use crate::error::Result;
+use super::Directory;
+use crate::error::{Operation, Result};
 use crate::file::File;
+use crate::open_how;
 
 /// How a file is to be opened; from [`Directory::open_options`]. As [`std::fs::OpenOptions`].
 ///
@@ -31,10 +32,10 @@ pub struct OpenOptions<'a> {
 }
 
 impl<'a> OpenOptions<'a> {
-    pub(crate) fn new(directory: &'a Directory) -> Self {
+    fn new(directory: &'a Directory) -> Self {
         Self {
             directory,
-            how: NOTHING,
+            how: open_how::NOTHING,
         }
     }
 
@@ -110,40 +111,74 @@ impl<'a> OpenOptions<'a> {
 
     /// The options, if they go together.
     pub(crate) fn checked(&self) -> Result<OpenHow, Errno> {
-        checked(self.how)
+        open_how::checked(self.how)
     }
 }
 
-/// How files are opened before anything is said of it.
-pub(crate) const NOTHING: OpenHow = OpenHow {
-    flags: OpenFlags {
-        read: false,
-        write: false,
-        append: false,
-        truncate: false,
-        uncached: false,
-        direct: false,
-        append_only: false,
-    },
-    create: false,
-    exclusive: false,
-    follow: true,
-    mode: 0o666,
-};
+impl Directory {
+    /// Options for opening a file.
+    pub fn open_options(&self) -> OpenOptions<'_> {
+        OpenOptions::new(self)
+    }
 
-/// The options, if they go together.
-pub(crate) fn checked(mut how: OpenHow) -> Result<OpenHow, Errno> {
-    let flags = &mut how.flags;
-    let truncate = flags.truncate;
-    flags.truncate &= !how.exclusive;
-    if truncate && (!flags.write || (flags.append && !how.exclusive)) {
-        return Err(Errno::EINVAL);
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_options().read(true).open(path)
     }
-    flags.write |= flags.append;
-    how.create |= how.exclusive;
-    let useless = !(flags.read || flags.write);
-    if useless || (how.create && !flags.write) {
-        return Err(Errno::EINVAL);
+
+    /// Opens a file for reading and writing; makes it if it does not exist, truncates it if it does.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        let mut options = self.open_options();
+        options.read(true).write(true).create(true).truncate(true);
+        options.open(path)
     }
-    Ok(how)
+
+    /// Makes a file that must not exist yet, and opens it for reading and writing.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn create_new(&self, path: impl AsRef<Path>) -> Result<File> {
+        let mut options = self.open_options();
+        options.read(true).write(true).create_new(true).open(path)
+    }
+
+    /// Opens a file for writing at its end; makes it if it does not exist.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn append(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_options().append(true).create(true).open(path)
+    }
+
+    pub(crate) fn open_with(&self, path: &Path, options: &OpenOptions<'_>) -> Result<File> {
+        let operation = match options.how.create || options.how.exclusive {
+            true => Operation::Create,
+            false => Operation::Open,
+        };
+        let how = options
+            .checked()
+            .and_then(|how| match self.rights.read_only {
+                true if how.flags.write => Err(Errno::EROFS),
+                _ => Ok(how),
+            });
+        let how = how.map_err(|errno| self.error(operation, path, errno))?;
+        let open = self.open_how(operation, path, how)?;
+        let (mount, rights) = (&self.vfs_path.mount, self.rights.clone());
+        Ok(File::new(open, mount, rights, self.join(path)))
+    }
+
+    pub(crate) fn open_how(
+        &self,
+        operation: Operation,
+        path: &Path,
+        how: OpenHow,
+    ) -> Result<OpenFile> {
+        self.run(operation, path, |namei, path| namei.open(path, how))
+    }
 }

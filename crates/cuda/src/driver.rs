@@ -1,4 +1,4 @@
-//! Memory of ours that GPUs use, registered with their driver (CUDA), which is loaded at run time.
+//! The CUDA driver, loaded at run time, and memory that is registered with it.
 //!
 //! # Model
 //!
@@ -24,13 +24,13 @@
 //! [`Registration::register`] answer for.
 #![allow(unsafe_code)]
 
-use crate::Errno;
+use foliocache::Errno;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr;
 
 /// The driver's library, by the name that it has everywhere.
-pub const LIBRARY: &CStr = c"libcuda.so.1";
+pub(crate) const LIBRARY: &CStr = c"libcuda.so.1";
 
 /// Numbers of `cuda.h`.
 mod number {
@@ -48,7 +48,7 @@ mod number {
     pub(super) const DEVICEMAP: c_uint = 2;
 }
 
-/// Why the GPU driver did not do what it was asked for.
+/// A failure of the GPU driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverError {
@@ -138,7 +138,7 @@ driver! {
 }
 
 fn open(library: &CStr) -> Result<*mut c_void, DriverError> {
-    // SAFETY: a string that ends. What the library does when it is loaded is the driver's affair.
+    // SAFETY: a string that ends. Code that runs when it is loaded is the driver's.
     let found = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     (!found.is_null()).then_some(found).ok_or_else(no_driver)
 }
@@ -194,7 +194,7 @@ struct Context {
 
 // SAFETY: the driver's contexts are for all threads, and the handle is only a name for one.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: the driver's contexts are for all threads, and the handle is only a name for one.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -237,7 +237,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: see the module's header; invariant 3. There is nobody to tell of a failure.
+        // SAFETY: see the module's header; invariant 3. A drop cannot report a failure.
         unsafe { (self.driver.primary_release)(self.device) };
     }
 }
@@ -247,7 +247,7 @@ struct Current<'a>(&'a Driver);
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        // SAFETY: see the module's header. There is nobody to tell of a failure.
+        // SAFETY: see the module's header. A drop cannot report a failure.
         unsafe { (self.0.pop_current)(&mut ptr::null_mut()) };
     }
 }
@@ -255,7 +255,7 @@ impl Drop for Current<'_> {
 /// Memory that is registered with the driver, for a device's use.
 ///
 /// Dropping it releases the context, and unregisters nothing: see [`Registration::end`].
-pub struct Registration {
+pub(crate) struct Registration {
     context: Context,
     /// Where each range begins, for us and for the device; invariant 2.
     ranges: Vec<(usize, u64)>,
@@ -264,7 +264,7 @@ pub struct Registration {
 impl Registration {
     /// Loads the driver and retains the primary context of a device; registers nothing yet. Blocks: the first context of
     /// a device takes the driver up to a second.
-    pub fn new(library: &CStr, device: i32) -> Result<Registration, DriverError> {
+    pub(crate) fn new(library: &CStr, device: i32) -> Result<Registration, DriverError> {
         Ok(Registration {
             context: Context::retain(library, device)?,
             ranges: Vec::new(),
@@ -274,9 +274,9 @@ impl Registration {
     /// Registers ranges of memory. After an error some of them may be registered. Blocks in the driver.
     ///
     /// # Safety
-    /// The memory stays what it is until [`Registration::end`] returns `Ok`: mapped, and in use for nothing else. No
+    /// The memory stays as it is until [`Registration::end`] returns `Ok`: mapped, and in use for nothing else. No
     /// reference to it is made while a device may write to it.
-    pub unsafe fn register(
+    pub(crate) unsafe fn register(
         &mut self,
         ranges: impl Iterator<Item = (*mut u8, usize)>,
     ) -> Result<(), DriverError> {
@@ -300,12 +300,12 @@ impl Registration {
     }
 
     /// Where the device finds each range, in the order in which they were registered.
-    pub fn device_addrs(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn device_addrs(&self) -> impl Iterator<Item = u64> + '_ {
         self.ranges.iter().map(|range| range.1)
     }
 
     /// Unregisters everything. Blocks in the driver. After an error the driver may have some of the memory still.
-    pub fn end(&mut self) -> Result<(), DriverError> {
+    pub(crate) fn end(&mut self) -> Result<(), DriverError> {
         if self.ranges.is_empty() {
             return Ok(());
         }

@@ -3,18 +3,19 @@
 //!
 //! # Model
 //!
-//! The amount is charged to the bound once. A future that finds it used up waits in a queue, whose first is
-//! woken whenever some comes back and whenever there is a new first. Callers that may never come again
-//! ([`Buffers::poll_take`]) have no place in the queue: all of them are woken then, too, and are served when it is empty.
+//! The amount is charged to the bound once. A future that finds it used up waits in a queue. The first in the queue is
+//! woken whenever memory comes back, and whenever it becomes the first. Callers that may never poll again
+//! ([`Buffers::poll_take`]) have no place in the queue. All of them are woken at the same times, and are served when the queue is
+//! empty.
 //!
 //! # Invariants
 //!
 //! 1. `free` and what is in use are together the amount.
-//! 2. Nobody takes any past the queue.
+//! 2. Memory is taken in the order of the queue.
 //!
 //! # Locking
 //!
-//! *Protects*: the amount and the queue. *Order*: leaf; nobody is woken under it. *May block*: no.
+//! *Protects*: the amount and the queue. *Order*: leaf; no future is woken under it. *May block*: no.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -27,12 +28,12 @@ use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 
 /// A stock of memory for buffers.
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     stock: Mutex<Stock>,
     /// The longest buffer, in bytes.
     longest: usize,
     mm: Arc<Mm>,
-    /// What stands for the memory in the bound.
+    /// The charge of the memory to the bound.
     _charge: Arc<MetadataCharge>,
 }
 
@@ -79,7 +80,7 @@ impl Buffers {
     }
 
     /// A buffer of `wanted` bytes, or the longest there is, once it is this one's turn.
-    pub(super) fn take(self: &Arc<Self>, wanted: usize) -> Take {
+    pub(crate) fn take(self: &Arc<Self>, wanted: usize) -> Take {
         Take {
             buffers: Arc::clone(self),
             wanted: wanted.clamp(1, self.longest),
@@ -87,12 +88,12 @@ impl Buffers {
         }
     }
 
-    /// As [`Buffers::take`] for a caller that polls or does not: one that waits holds up nobody.
+    /// As [`Buffers::take`], for a caller that may never poll again: it holds up no other.
     ///
     /// # Errors
     /// `ECHILD` after a fork.
     #[cfg(feature = "tokio")]
-    pub(super) fn poll_take(
+    pub(crate) fn poll_take(
         self: &Arc<Self>,
         wanted: usize,
         context: &mut Context<'_>,
@@ -121,7 +122,7 @@ impl Buffers {
 }
 
 /// The future of [`Buffers::take`].
-pub(super) struct Take {
+pub(crate) struct Take {
     buffers: Arc<Buffers>,
     wanted: usize,
     /// Its place in the queue, if it stands there.
@@ -172,15 +173,15 @@ impl Drop for Take {
 }
 
 /// Memory out of a stock, empty at first; dropping it gives it back.
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     /// Never longer than `room`.
-    pub(super) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     room: usize,
     buffers: Arc<Buffers>,
 }
 
 impl Buffer {
-    /// One whose room was taken.
+    /// A buffer whose room was taken from the stock.
     fn new(buffers: &Arc<Buffers>, room: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(room),
@@ -190,7 +191,7 @@ impl Buffer {
     }
 
     /// Bytes that it may hold.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.room
     }
 }

@@ -1,4 +1,4 @@
-//! A request to a worker, and the future that waits for what comes of it.
+//! A request to a worker, and the future of its result.
 //!
 //! # Model
 //!
@@ -19,7 +19,7 @@
 //!
 //! # Locking
 //!
-//! *Protects*: the stage and the waker. *Order*: before the counters of [`Stragglers`]; nobody is
+//! *Protects*: the stage and the waker. *Order*: before the counters of [`Stragglers`]; no future is
 //! woken and nothing is dropped under it. *May block*: no.
 
 use std::future::Future;
@@ -33,17 +33,18 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 
-use super::offload::NAME;
+/// The name of the threads.
+pub(super) const NAME: &str = "foliocache-async";
 
 /// Something to do that may block.
-pub(super) type Task<V> = Box<dyn FnMut() -> Result<V, Errno> + Send>;
+pub(crate) type Task<V> = Box<dyn FnMut() -> Result<V, Errno> + Send>;
 
-/// What a request is in line with, and what becomes of it without its future.
+/// The lane of a request, and its fate if its future is dropped.
 #[derive(Clone)]
-pub(super) enum Kind {
-    /// Brings pages in. Nobody needs it then.
+pub(crate) enum Kind {
+    /// A read. Without its future it is not needed.
     Read,
-    /// Changes the file. One that was begun counts among the stragglers then.
+    /// A change. Without its future it is a straggler if a worker has begun it, and else not done.
     Change(Arc<Stragglers>),
     /// A change that the caller counts on without its future: it runs in any case, and counts among the stragglers from
     /// the beginning to its end.
@@ -52,7 +53,7 @@ pub(super) enum Kind {
         expect(dead_code, reason = "the adapters for tokio make it")
     )]
     Accepted(Arc<Stragglers>),
-    /// Is done without it, too: a sync, a close.
+    /// Is done without its future, too: a sync, a close.
     Always,
 }
 
@@ -130,7 +131,7 @@ impl<V> Request<V> {
 }
 
 /// The future of a [`Request`].
-pub(super) struct Pending<V> {
+pub(crate) struct Pending<V> {
     pub(super) request: Arc<Request<V>>,
     pub(super) mm: Arc<Mm>,
 }
@@ -182,12 +183,12 @@ impl<V> Drop for Pending<V> {
     }
 }
 
-/// Changes of one file that go on although their futures were dropped.
+/// Changes that go on although their futures were dropped.
 ///
-/// What is asked for afterwards through the same file waits for them, or else a write that was
+/// Later changes through the same handle wait for them, or else a write that was
 /// given up could overwrite a newer one.
 #[derive(Default)]
-pub(super) struct Stragglers {
+pub(crate) struct Stragglers {
     /// As `waiting.0`, to be looked at without the lock.
     count: AtomicUsize,
     waiting: Mutex<(usize, Vec<Waker>)>,
@@ -197,15 +198,15 @@ impl Stragglers {
     pub(super) fn enter(&self) {
         let mut waiting = self.waiting.lock();
         waiting.0 += 1;
-        // Relaxed: who dropped the future and then asks for more has seen this by his own order of
-        // events; nobody else is promised anything.
+        // Relaxed: a caller that dropped the future and then asks for more sees this by its own order of
+        // events; others are promised nothing.
         self.count.store(waiting.0, Ordering::Relaxed);
     }
 
     fn leave(&self) {
         let mut waiting = self.waiting.lock();
         waiting.0 -= 1;
-        // Relaxed: see `enter`. What a straggler wrote is seen by way of the folios' own locks.
+        // Relaxed: see `enter`. The bytes of a straggler are seen by way of the folios' own locks.
         self.count.store(waiting.0, Ordering::Relaxed);
         let wakers = match waiting.0 {
             0 => mem::take(&mut waiting.1),
@@ -216,7 +217,7 @@ impl Stragglers {
     }
 
     /// Ready once there is none.
-    pub(super) fn poll_none(&self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_none(&self, context: &mut Context<'_>) -> Poll<()> {
         // Relaxed: see `enter`.
         if self.count.load(Ordering::Relaxed) == 0 {
             return Poll::Ready(());
