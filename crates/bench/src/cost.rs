@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 
 /// Seconds of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// From beginning to end.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Of a processor, in the process that did the work.
-    pub process: f64,
+    pub(crate) process: f64,
     /// The part of `process` in the cache's thread that reclaims.
-    pub reclaim: f64,
+    pub(crate) reclaim: f64,
     /// The part of `process` in the cache's other threads and in workers of rings.
-    pub background: f64,
+    pub(crate) background: f64,
     /// Of a processor, in the kernel's own threads; of the whole machine.
-    pub kernel_threads: f64,
+    pub(crate) kernel_threads: f64,
 }
 
 /// Measures from its making to its end.

@@ -38,6 +38,25 @@ pub enum BenchError {
     },
 }
 
+/// Says what could not be set up.
+pub(crate) trait OrSetup<T> {
+    fn setting_up(self, what: impl Into<String>) -> Result<T, BenchError>;
+}
+
+impl<T, E: Into<io::Error>> OrSetup<T> for Result<T, E> {
+    fn setting_up(self, what: impl Into<String>) -> Result<T, BenchError> {
+        self.map_err(|error| BenchError::setup(what, error))
+    }
+}
+
+/// Makes something that a case needs.
+pub(crate) fn set_up<T>(
+    what: impl Into<String>,
+    make: impl FnOnce() -> io::Result<T>,
+) -> Result<T, BenchError> {
+    make().setting_up(what)
+}
+
 impl BenchError {
     pub(crate) fn setup(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Setup {

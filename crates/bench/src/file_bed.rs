@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use crate::case::{Outcome, Pass, Work};
+use crate::case::{Match, Outcome, Pass, Work};
 use crate::error::BenchError;
 use crate::files::whole;
 use crate::kernel::KernelSide;
@@ -58,36 +58,35 @@ pub(crate) enum By {
 pub(crate) struct FileBed {
     kernel: RefCell<KernelSide>,
     pub(crate) place: Place,
-    pub(crate) memory: u64,
 }
 
 impl FileBed {
     /// Makes the file, of `len` bytes.
-    pub(crate) fn new(
-        place: Place,
-        settings: &Settings,
-        memory: u64,
-        len: u64,
-    ) -> Result<Rc<Self>, BenchError> {
-        let kernel = KernelSide::start(&settings.helper, place.guard(), memory, None)?;
+    pub(crate) fn new(place: Place, settings: &Settings, len: u64) -> Result<Rc<Self>, BenchError> {
+        let kernel = KernelSide::start(&settings.helper, place.guard(), settings.bound()?, None)?;
         place.make(FILE, len)?;
-        Ok(Rc::new(Self {
-            kernel: RefCell::new(kernel),
-            place,
-            memory,
-        }))
+        let kernel = RefCell::new(kernel);
+        Ok(Rc::new(Self { kernel, place }))
     }
 
-    /// A turn of this shape.
-    pub(crate) fn turn(self: &Rc<Self>, by: By, shape: Shape, write: bool) -> Work {
-        let turn = Turn {
-            by,
-            write,
-            shape,
-            ready: Vec::new(),
-            bed: Rc::clone(self),
-        };
-        Work::pass(shape.threads, "MB/s", turn)
+    /// Adds turns of this shape, a contestant for each of a table.
+    pub(crate) fn add(
+        self: &Rc<Self>,
+        one: &mut Match,
+        name: &str,
+        contestants: impl IntoIterator<Item = (&'static str, By)>,
+        (shape, write): (Shape, bool),
+    ) {
+        for (variant, by) in contestants {
+            let turn = Turn {
+                by,
+                write,
+                shape,
+                ready: Vec::new(),
+                bed: Rc::clone(self),
+            };
+            one.add(name, variant, Work::pass(shape.threads, "MB/s", turn));
+        }
     }
 
     /// The depth at which `O_DIRECT` is fastest with this shape, and how that is called.
@@ -118,7 +117,7 @@ impl FileBed {
         let request = shape.request;
         let stream = |number: u64| -> io::Result<Box<dyn Stream>> {
             Ok(match by {
-                By::Ours { uncached } => self.ours(FILE, uncached, write, request, number, 0)?,
+                By::Ours { uncached } => self.ours(FILE, uncached, write, request, 0)?,
                 By::Views => self.views(request)?,
                 By::Direct => Box::new(ThroughKernel::direct(&path, write, request, number)?),
                 By::Ring { depth } => Box::new(DirectRing::open(&path, depth, request, write)?),
@@ -144,11 +143,10 @@ impl FileBed {
         uncached: bool,
         write: bool,
         request: usize,
-        seed: u64,
         start: u64,
     ) -> io::Result<Box<dyn Stream>> {
         let file = self.place.ours(name)?;
-        let mut buffer = Buffer::random(request, seed);
+        let mut buffer = Buffer::random(request, start);
         let options = IoOptions::new().uncached(uncached);
         Ok(Box::new(Steps(move |pos| {
             let moved = match write {
@@ -183,15 +181,31 @@ impl FileBed {
         file.advise(Advice::DontNeed, ..)?;
         drop_from_kernel_cache(&self.place.path(name))
     }
-}
 
-/// Of the bytes of all streams.
-fn outcome(streamed: Streamed) -> Outcome {
-    let bytes = streamed.bytes();
-    Outcome {
-        cost: Some((streamed.cost, bytes)),
-        series: streamed.series,
-        ..Outcome::plain(bytes as f64 / 1e6 / streamed.cost.seconds)
+    /// Goes through the file; what was written is durable in the end.
+    fn run(
+        &self,
+        by: By,
+        shape: Shape,
+        write: bool,
+        ready: &mut [Box<dyn Stream>],
+    ) -> io::Result<Streamed> {
+        let path = self.place.path(FILE);
+        match by {
+            By::Kernel { dont_cache } => {
+                let access = Access { write, dont_cache };
+                (self.kernel.borrow_mut()).streams(&path, shape, access)
+            }
+            By::Direct | By::Ring { .. } if write => {
+                let file = open_direct(&path)?;
+                shape.run(ready, || Ok(fd::fdatasync(file.as_fd())?))
+            }
+            _ if write => {
+                let file = self.place.ours(FILE)?;
+                shape.run(ready, || Ok(file.sync_data()?))
+            }
+            _ => shape.run(ready, || Ok(())),
+        }
     }
 }
 
@@ -207,33 +221,18 @@ struct Turn {
 impl Pass for Turn {
     fn prepare(&mut self) -> io::Result<()> {
         self.bed.chill(FILE)?;
-        self.ready = match self.by {
-            By::Kernel { .. } => Vec::new(),
-            by => self.bed.streams(by, self.shape, self.write)?,
-        };
+        if !matches!(self.by, By::Kernel { .. }) {
+            self.ready = self.bed.streams(self.by, self.shape, self.write)?;
+        }
         Ok(())
     }
 
     fn run(&mut self) -> io::Result<Outcome> {
-        let (bed, write) = (&self.bed, self.write);
-        let path = bed.place.path(FILE);
         let mut ready = std::mem::take(&mut self.ready);
-        let streamed = match self.by {
-            By::Kernel { dont_cache } => {
-                let access = Access { write, dont_cache };
-                (bed.kernel.borrow_mut()).streams(&path, self.shape, access)?
-            }
-            By::Direct | By::Ring { .. } if write => {
-                let file = open_direct(&path)?;
-                self.shape
-                    .run(&mut ready, || Ok(fd::fdatasync(file.as_fd())?))?
-            }
-            _ if write => {
-                let file = bed.place.ours(FILE)?;
-                self.shape.run(&mut ready, || Ok(file.sync_data()?))?
-            }
-            _ => self.shape.run(&mut ready, || Ok(()))?,
-        };
-        Ok(outcome(streamed))
+        let streamed = (self.bed).run(self.by, self.shape, self.write, &mut ready)?;
+        Ok(Outcome {
+            series: streamed.series.clone(),
+            ..Outcome::of_bytes(streamed.bytes(), streamed.cost)
+        })
     }
 }

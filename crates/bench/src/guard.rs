@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::BenchError;
+use crate::error::{BenchError, OrSetup};
 
 /// The argument that makes a helper of a process.
 pub(crate) const ROLE: &str = "guard";
@@ -57,16 +57,14 @@ impl Guard {
     /// There is no helper, or it does not start.
     pub(crate) fn start(helper: &[OsString]) -> Result<Self, BenchError> {
         let child = command(helper, ROLE)?.process_group(0).spawn();
-        child
-            .map(|child| Self(Arc::new(Running(Mutex::new(child)))))
-            .map_err(|error| BenchError::setup("a process that cleans up", error))
+        let child = child.setting_up("a process that cleans up")?;
+        Ok(Self(Arc::new(Running(Mutex::new(child)))))
     }
 
     /// Has `thing` taken away in the end.
-    pub(crate) fn of(&self, thing: &Thing) -> Result<(), BenchError> {
+    pub(crate) fn of(&self, thing: &Thing) -> io::Result<()> {
         let mut child = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = tell(&mut child, thing);
-        told.map_err(|error| BenchError::setup("a process that cleans up", error))
+        tell(&mut child, thing)
     }
 }
 

@@ -10,14 +10,13 @@ use std::time::Duration;
 
 /// Percentiles of the time that operations took, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Latency {
+pub(crate) struct Latency {
     /// Half of the operations took at most so long.
-    pub p50: f64,
+    pub(crate) p50: f64,
     /// 99 of 100.
-    pub p99: f64,
+    pub(crate) p99: f64,
     /// 999 of 1,000.
-    pub p99_9: f64,
+    pub(crate) p99_9: f64,
 }
 
 /// Counts in a doubling of the time.

@@ -58,15 +58,16 @@ mod guard;
 mod host;
 mod kernel;
 mod latency;
-mod loader;
+mod logs;
 mod mapped;
 mod markdown;
 mod misses;
 mod names;
-mod passes;
 mod place;
 mod policy;
 mod ratio;
+mod readers;
+mod reads;
 mod references;
 mod report;
 mod ring;
@@ -75,20 +76,15 @@ mod settings;
 mod stats;
 mod streams;
 mod table;
+mod threads;
 mod trace;
 mod trees;
 mod zram;
 
-pub use case::{
-    Case, Contestant, Figure, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat,
-};
+pub use case::Case;
 pub use cases::{cases, find};
-pub use cost::Cost;
 pub use error::BenchError;
-pub use host::Host;
-pub use latency::Latency;
-pub use ratio::{Ratio, Target};
-pub use report::{Change, CpuPerGb, RatioReport, Report, Row};
+pub use report::Report;
 pub use run::{Progress, run};
 pub use settings::{Settings, Uses};
 

@@ -19,10 +19,10 @@ use std::convert::Infallible;
 use std::hint::black_box;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use crate::case::{Outcome, Pass};
+use crate::threads::on_threads;
 
 /// Buckets that a cache begins with: a dirfs's number.
 const BUCKETS: usize = 256;
@@ -144,11 +144,10 @@ impl Pass for Misses {
     fn run(&mut self) -> io::Result<Outcome> {
         let this = &*self;
         let start = Instant::now();
-        thread::scope(|scope| {
-            for thread in 0..this.threads {
-                scope.spawn(move || this.miss_all(thread));
-            }
-        });
+        on_threads(0..this.threads, |thread, _| {
+            this.miss_all(thread);
+            Ok(())
+        })?;
         let nanoseconds = start.elapsed().as_nanos() as f64;
         let stats = self.caches.iter().map(InodeCache::stats);
         // Of the first looks.

@@ -59,12 +59,7 @@ pub(crate) struct ReadRing {
 }
 
 impl ReadRing {
-    /// Opens a file for as many reads at once as `at_once` says, through the kernel's cache or past it.
-    pub(crate) fn open(path: &Path, at_once: usize, direct: bool) -> io::Result<Self> {
-        Self::over(Files::one(path, direct)?, at_once, direct)
-    }
-
-    /// The same of files that are open, past the kernel's cache or not.
+    /// A ring for as many reads at once as `at_once` says, of files that are open past the kernel's cache or not.
     pub(crate) fn over(files: Files, at_once: usize, direct: bool) -> io::Result<Self> {
         Ok(Self {
             ring: IoUring::new(at_once as u32)?,

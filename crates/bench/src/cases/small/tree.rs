@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::LEN;
@@ -32,11 +32,11 @@ pub(super) struct Tree {
     /// Paths from the top, and the same for the kernel.
     pub(super) names: Vec<(String, CString)>,
     /// Goes last.
-    _folder: Arc<Folder>,
+    _folder: Rc<Folder>,
 }
 
 impl Tree {
-    pub(super) fn new(folder: &Arc<Folder>, dirs: usize, files: usize) -> io::Result<Arc<Tree>> {
+    pub(super) fn new(folder: &Rc<Folder>, dirs: usize, files: usize) -> io::Result<Rc<Tree>> {
         let path = folder.path().join("hot");
         let mut names = Vec::new();
         for dir in 0..dirs {
@@ -48,7 +48,7 @@ impl Tree {
             }
         }
         let fd = fd::open(&path, OFlags::PATH | OFlags::DIRECTORY, 0)?;
-        Ok(Arc::new(Tree {
+        Ok(Rc::new(Tree {
             path,
             fd,
             dirs,
@@ -115,11 +115,15 @@ impl Drop for Outsider {
 
 /// Ours over a tree, made when it is first used: limits of descriptors are the process's.
 pub(super) struct Opened {
-    pub(super) ours: Ours,
-    pub(super) made: Option<(Directory, Cache)>,
+    ours: Ours,
+    made: Option<(Directory, Cache)>,
 }
 
 impl Opened {
+    pub(super) fn new(ours: Ours) -> Self {
+        Self { ours, made: None }
+    }
+
     /// With all files read once, in both caches.
     pub(super) fn warm(&mut self, tree: &Tree) -> io::Result<()> {
         if self.made.is_none() {
@@ -163,7 +167,7 @@ pub(super) fn read_kernel(tree: &Tree, name: &CString, len: usize) -> io::Result
 
 /// How long changes from outside stay unseen.
 pub(super) struct Seen {
-    pub(super) tree: Arc<Tree>,
+    pub(super) tree: Rc<Tree>,
     pub(super) ours: Opened,
     pub(super) outsider: Outsider,
 }
@@ -225,14 +229,10 @@ impl Pass for Seen {
             let at = (delays.len() * permille).div_ceil(1000);
             delays[at.saturating_sub(1)]
         };
-        let us = |permille| within(permille) * 1e3;
-        Ok(Outcome {
-            latency: Some(Latency {
-                p50: us(500),
-                p99: us(990),
-                p99_9: us(999),
-            }),
-            ..Outcome::plain(within(990))
-        })
+        Ok(Outcome::plain(within(990)).latency(Latency {
+            p50: within(500) * 1e3,
+            p99: within(990) * 1e3,
+            p99_9: within(999) * 1e3,
+        }))
     }
 }
