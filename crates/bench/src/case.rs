@@ -4,10 +4,12 @@
 //!
 //! A [`Case`] is a row of the table in `cases`: its name, its sizes, and a function that plans one or more [`Match`]es.
 //! The contestants of a match take turns; those of different matches never meet. In a turn a contestant does its
-//! [`Work`]: operations on something in memory for a moment, by a [`Worker`] for each of its threads; or a whole
-//! [`Pass`] over files. The [`ratios!`] of a match are a table, too.
+//! [`Work`]: operations on something in memory for a moment, by a [`Worker`] for each of its threads; or a whole pass
+//! over files, which measures itself. The [`ratios!`] of a match are a table, too.
 
+use std::any::Any;
 use std::io;
+use std::rc::Rc;
 use std::time::Instant;
 
 use crate::cost::Cost;
@@ -53,10 +55,24 @@ impl Case {
 pub(crate) struct Plan {
     /// One after another.
     pub(crate) matches: Vec<Match>,
+    /// Places of files. They go after all matches: contestants have files open.
+    pub(crate) holds: Vec<Rc<dyn Any>>,
     /// Where the files are; None for one page on a tmpfs.
     pub(crate) place: Option<String>,
     /// What the reader of the report should know: what was left out and why.
     pub(crate) notes: Vec<String>,
+}
+
+impl Plan {
+    /// Matches of files in a place, which is described.
+    pub(crate) fn at(matches: Vec<Match>, place: impl Any, description: String) -> Self {
+        Self {
+            matches,
+            holds: vec![Rc::new(place)],
+            place: Some(description),
+            notes: Vec::new(),
+        }
+    }
 }
 
 impl From<Vec<Match>> for Plan {
@@ -157,25 +173,32 @@ pub(crate) struct Contestant {
     pub(crate) work: Work,
 }
 
+type Pass = dyn FnMut() -> io::Result<Outcome>;
+
 /// What a contestant does in a turn.
 pub(crate) enum Work {
     /// Operations, over and over until the turn is over; one worker for each thread.
     Operations(Vec<Box<dyn Worker>>),
-    /// A pass over files, whole.
+    /// A pass over files, whole. It brings everything back to where a pass begins, and then measures.
     Pass {
         threads: usize,
         unit: &'static str,
-        pass: Box<dyn Pass>,
+        pass: Box<Pass>,
     },
 }
 
 impl Work {
     /// A pass by so many threads, whose figure has this unit.
-    pub(crate) fn pass(threads: usize, unit: &'static str, pass: impl Pass + 'static) -> Self {
+    pub(crate) fn pass(
+        threads: usize,
+        unit: &'static str,
+        pass: impl FnMut() -> io::Result<Outcome> + 'static,
+    ) -> Self {
+        let pass = Box::new(pass);
         Self::Pass {
             threads,
             unit,
-            pass: Box::new(pass),
+            pass,
         }
     }
 
@@ -322,33 +345,6 @@ pub(crate) trait Worker: Send {
     /// Does some operations and returns how many; some microseconds' worth, since the clock is looked at between two
     /// calls.
     fn batch(&mut self) -> io::Result<u64>;
-}
-
-/// A pass over files: a function that does the work, or two, of which the first is not measured.
-pub(crate) trait Pass {
-    /// Brings everything back to where a pass begins: not measured.
-    fn prepare(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Does the work.
-    fn run(&mut self) -> io::Result<Outcome>;
-}
-
-impl<R: FnMut() -> io::Result<Outcome>> Pass for R {
-    fn run(&mut self) -> io::Result<Outcome> {
-        self()
-    }
-}
-
-impl<P: FnMut() -> io::Result<()>, R: FnMut() -> io::Result<Outcome>> Pass for (P, R) {
-    fn prepare(&mut self) -> io::Result<()> {
-        (self.0)()
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        (self.1)()
-    }
 }
 
 /// What a pass gave.

@@ -16,14 +16,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use crate::case::{Match, Outcome, Pass, Work};
+use crate::case::{Match, Outcome, Work};
 use crate::error::BenchError;
 use crate::files::whole;
 use crate::kernel::KernelSide;
 use crate::place::{Buffer, Place, drop_from_kernel_cache, open_direct};
-use crate::ring::{DirectRing, fastest_depth};
+use crate::ring::{Ring, fastest_depth};
 use crate::settings::Settings;
-use crate::streams::{Access, InTurn, Shape, Steps, Stream, Streamed, ThroughKernel, Time};
+use crate::streams::{Access, InTurn, Shape, Stream, Streamed, ThroughKernel, Time};
 
 /// The file.
 pub(crate) const FILE: &str = "data";
@@ -57,15 +57,20 @@ pub(crate) enum By {
 /// place's guard takes that away.
 pub(crate) struct FileBed {
     kernel: RefCell<KernelSide>,
-    pub(crate) place: Place,
+    pub(crate) place: Rc<Place>,
 }
 
 impl FileBed {
     /// Makes the file, of `len` bytes.
-    pub(crate) fn new(place: Place, settings: &Settings, len: u64) -> Result<Rc<Self>, BenchError> {
+    pub(crate) fn new(
+        place: &Rc<Place>,
+        settings: &Settings,
+        len: u64,
+    ) -> Result<Rc<Self>, BenchError> {
         let kernel = KernelSide::start(&settings.helper, place.guard(), settings.bound()?, None)?;
         place.make(FILE, len)?;
         let kernel = RefCell::new(kernel);
+        let place = Rc::clone(place);
         Ok(Rc::new(Self { kernel, place }))
     }
 
@@ -78,12 +83,12 @@ impl FileBed {
         (shape, write): (Shape, bool),
     ) {
         for (variant, by) in contestants {
-            let turn = Turn {
-                by,
-                write,
-                shape,
-                ready: Vec::new(),
-                bed: Rc::clone(self),
+            let bed = Rc::clone(self);
+            let turn = move || {
+                let streamed = bed.turn(by, shape, write)?;
+                let outcome = Outcome::of_bytes(streamed.bytes(), streamed.cost);
+                let series = streamed.series;
+                Ok(Outcome { series, ..outcome })
             };
             one.add(name, variant, Work::pass(shape.threads, "MB/s", turn));
         }
@@ -120,7 +125,7 @@ impl FileBed {
                 By::Ours { uncached } => self.ours(FILE, uncached, write, request, 0)?,
                 By::Views => self.views(request)?,
                 By::Direct => Box::new(ThroughKernel::direct(&path, write, request, number)?),
-                By::Ring { depth } => Box::new(DirectRing::open(&path, depth, request, write)?),
+                By::Ring { depth } => Box::new(Ring::direct(&path, depth, request, write)?),
                 By::Kernel { .. } => return Err(io::ErrorKind::InvalidInput.into()),
             })
         };
@@ -148,19 +153,19 @@ impl FileBed {
         let file = self.place.ours(name)?;
         let mut buffer = Buffer::random(request, start);
         let options = IoOptions::new().uncached(uncached);
-        Ok(Box::new(Steps(move |pos| {
+        Ok(Box::new(move |pos| {
             let moved = match write {
                 false => file.read_at_with(buffer.bytes(), pos - start, options)?,
                 true => file.write_at_with(buffer.bytes(), pos - start, options)?,
             };
             whole(moved, request).map(|()| request)
-        })))
+        }))
     }
 
     /// A stream of views of the file.
     fn views(&self, request: usize) -> io::Result<Box<dyn Stream>> {
         let file = self.place.ours(FILE)?;
-        Ok(Box::new(Steps(move |pos| {
+        Ok(Box::new(move |pos| {
             let (mut at, end) = (pos, pos + request as u64);
             while at < end {
                 let view = file.view(at..end)?;
@@ -171,7 +176,7 @@ impl FileBed {
                 }
             }
             Ok(request)
-        })))
+        }))
     }
 
     /// A file leaves the kernel's cache and ours; what was written becomes durable before.
@@ -182,15 +187,15 @@ impl FileBed {
         drop_from_kernel_cache(&self.place.path(name))
     }
 
-    /// Goes through the file; what was written is durable in the end.
-    fn run(
-        &self,
-        by: By,
-        shape: Shape,
-        write: bool,
-        ready: &mut [Box<dyn Stream>],
-    ) -> io::Result<Streamed> {
+    /// Goes through the file, which is in no cache; what was written is durable in the end.
+    fn turn(&self, by: By, shape: Shape, write: bool) -> io::Result<Streamed> {
+        self.chill(FILE)?;
         let path = self.place.path(FILE);
+        let mut ready = match by {
+            By::Kernel { .. } => Vec::new(),
+            by => self.streams(by, shape, write)?,
+        };
+        let ready = &mut ready;
         match by {
             By::Kernel { dont_cache } => {
                 let access = Access { write, dont_cache };
@@ -206,33 +211,5 @@ impl FileBed {
             }
             _ => shape.run(ready, || Ok(())),
         }
-    }
-}
-
-/// A turn of streams over the file. The streams' files go before the place.
-struct Turn {
-    by: By,
-    write: bool,
-    shape: Shape,
-    ready: Vec<Box<dyn Stream>>,
-    bed: Rc<FileBed>,
-}
-
-impl Pass for Turn {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.bed.chill(FILE)?;
-        if !matches!(self.by, By::Kernel { .. }) {
-            self.ready = self.bed.streams(self.by, self.shape, self.write)?;
-        }
-        Ok(())
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let mut ready = std::mem::take(&mut self.ready);
-        let streamed = (self.bed).run(self.by, self.shape, self.write, &mut ready)?;
-        Ok(Outcome {
-            series: streamed.series.clone(),
-            ..Outcome::of_bytes(streamed.bytes(), streamed.cost)
-        })
     }
 }

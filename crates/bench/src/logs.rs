@@ -18,13 +18,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::case::{Outcome, Pass, Work};
+use crate::case::{Outcome, Work};
 use crate::files::PAGE;
 use crate::latency::Times;
 use crate::place::{Buffer, Folder, MIB, Random, USUAL_LIMIT};
 use crate::threads::on_threads;
 
-/// Who writes: opens files in a folder of its own. It goes before the folder that all are in.
+/// Who writes: opens files in a folder of its own.
 pub(crate) struct Side {
     directory: Option<Directory>,
     /// How the kernel opens a file.
@@ -32,18 +32,17 @@ pub(crate) struct Side {
     path: PathBuf,
     /// The file that is open. It may stay open for more than one log.
     file: RefCell<Option<(Open, PathBuf)>>,
-    _folder: Rc<Folder>,
 }
 
 impl Side {
     /// The kernel's, with these flags.
-    pub(crate) fn kernel(folder: &Rc<Folder>, name: &str, flags: OFlags) -> io::Result<Rc<Self>> {
+    pub(crate) fn kernel(folder: &Folder, name: &str, flags: OFlags) -> io::Result<Rc<Self>> {
         Self::new(folder, name, flags, |_| Ok(None))
     }
 
     /// Through a cache of ours; `exclusive` if nobody else uses the directory.
     pub(crate) fn ours(
-        folder: &Rc<Folder>,
+        folder: &Folder,
         name: &str,
         memory: u64,
         exclusive: bool,
@@ -57,7 +56,7 @@ impl Side {
     }
 
     fn new(
-        folder: &Rc<Folder>,
+        folder: &Folder,
         name: &str,
         flags: OFlags,
         directory: impl FnOnce(&Path) -> io::Result<Option<Directory>>,
@@ -69,7 +68,6 @@ impl Side {
             flags,
             path,
             file: RefCell::new(None),
-            _folder: Rc::clone(folder),
         }))
     }
 
@@ -79,7 +77,6 @@ impl Side {
             directory: self.directory.clone(),
             path: self.path.clone(),
             file: RefCell::new(None),
-            _folder: Rc::clone(&self._folder),
             flags: self.flags,
         })
     }
@@ -151,47 +148,36 @@ pub(crate) struct Shape {
 
 /// Turns of a log, whose figure has this unit.
 pub(crate) fn log(side: &Rc<Side>, shape: Shape, unit: &'static str) -> Work {
-    let (side, turns) = (Rc::clone(side), 0);
-    Work::pass(shape.threads, unit, Log { shape, side, turns })
+    let (side, mut turns) = (Rc::clone(side), 0);
+    Work::pass(shape.threads, unit, move || {
+        // Each has other places.
+        turns += 1;
+        turn(&side, shape, turns << 16)
+    })
 }
 
-struct Log {
-    shape: Shape,
-    side: Rc<Side>,
-    /// Turns so far: each has other places.
-    turns: u64,
-}
-
-impl Pass for Log {
-    fn prepare(&mut self) -> io::Result<()> {
-        let mut file = self.side.file.borrow_mut();
-        if file.is_none() || self.shape.overwrite.is_none() {
-            if let Some((file, path)) = file.take() {
-                drop(file);
-                fs::remove_file(path)?;
-            }
-            let (new, path) = self.side.open()?;
-            self.shape.overwrite.map_or(Ok(()), |len| new.fill(len))?;
-            *file = Some((new, path));
-        }
-        // Nothing is on its way while it is measured.
-        Ok(fd::syncfs(fs::File::open(&self.side.path)?.as_fd())?)
+fn turn(side: &Side, shape: Shape, seed: u64) -> io::Result<Outcome> {
+    let mut file = side.file.borrow_mut();
+    if let (Some((_, path)), None) = (&*file, shape.overwrite) {
+        fs::remove_file(path)?;
+        *file = None;
     }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        self.turns += 1;
-        let file = self.side.file.borrow();
-        let (file, _) = file.as_ref().expect("prepared");
-        let (shape, direct) = (self.shape, self.side.flags.contains(OFlags::DIRECT));
-        let (end, start) = (AtomicU64::new(0), Instant::now());
-        let seed = self.turns << 16;
-        let done = on_threads(0..shape.threads as u64, |_, thread| {
-            write(file, shape, direct, (start, &end), seed | thread)
-        })?;
-        let (records, mut times): (Vec<usize>, Vec<Times>) = done.into_iter().unzip();
-        let outcome = Outcome::per_second(records.into_iter().sum(), start);
-        Ok(outcome.latency(Times::drain(times.iter_mut())))
+    if file.is_none() {
+        let (new, path) = side.open()?;
+        shape.overwrite.map_or(Ok(()), |len| new.fill(len))?;
+        *file = Some((new, path));
     }
+    // Nothing is on its way while it is measured.
+    fd::syncfs(fs::File::open(&side.path)?.as_fd())?;
+    let (file, _) = file.as_ref().expect("it was opened");
+    let direct = side.flags.contains(OFlags::DIRECT);
+    let (end, start) = (AtomicU64::new(0), Instant::now());
+    let done = on_threads(0..shape.threads as u64, |_, thread| {
+        write(file, shape, direct, (start, &end), seed | thread)
+    })?;
+    let (records, mut times): (Vec<usize>, Vec<Times>) = done.into_iter().unzip();
+    let outcome = Outcome::per_second(records.into_iter().sum(), start);
+    Ok(outcome.latency(Times::drain(times.iter_mut())))
 }
 
 /// One thread writes until the time is over: its records, and how long each took that was made durable.

@@ -8,16 +8,15 @@
 use foliocache::{Cache, DirectoryOptions, File, ReadRequest};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::hint::black_box;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::files::whole;
+use crate::files::{PAGE, whole};
 use crate::latency::Times;
 use crate::mapped::{Kernels, Mapped, copy};
-use crate::ring::{DirectRing, Files, ReadRing};
+use crate::ring::{Files, Ring};
 use crate::streams::Stream;
 
 /// Requests of a batch, and those of a ring at once.
@@ -89,14 +88,15 @@ impl Way {
                     files: mappings.clone(),
                     each,
                 }),
-                Self::Ring { direct } => {
-                    let files = Files::open(&set.paths, each, direct)?;
-                    Box::new(ReadRing::over(files, MANY, direct)?)
-                }
-                Self::Depth(depth) => Box::new(Depth {
-                    set: set.clone(),
+                Self::Ring { direct } => Box::new(Rings {
+                    direct,
+                    ..Rings::cached(set.clone())
+                }),
+                Self::Depth(depth) => Box::new(Rings {
                     depth,
-                    ring: None,
+                    direct: true,
+                    waits: false,
+                    ..Rings::cached(set.clone())
                 }),
             })
         };
@@ -230,39 +230,39 @@ impl<M: Mapped + Send + Sync> Reader for Mappings<M> {
     }
 }
 
-impl Reader for ReadRing {
-    fn read(&mut self, positions: &[u64], to: &mut [u8]) -> io::Result<()> {
-        black_box(&to);
-        ReadRing::read(self, positions, to.len() / positions.len())
-    }
-}
-
-/// A ring whose depth stays full from call to call.
-struct Depth {
+/// A ring, opened anew where requests have another length.
+pub(crate) struct Rings {
     set: Set,
     depth: usize,
-    /// With the bytes of its requests.
-    ring: Option<(usize, DirectRing)>,
+    direct: bool,
+    /// All requests of a call are waited for.
+    waits: bool,
+    ring: Option<Ring>,
 }
 
-impl Reader for Depth {
+impl Reader for Rings {
     fn read(&mut self, positions: &[u64], to: &mut [u8]) -> io::Result<()> {
-        let len = to.len() / positions.len();
+        // Past the cache whole pages are read.
+        let least = if self.direct { PAGE } else { 1 };
+        let len = (to.len() / positions.len()).max(least);
         let ring = match &mut self.ring {
-            Some((of, ring)) if *of == len => ring,
+            Some(ring) if ring.len == len => ring,
             other => {
-                let files = Files::open(&self.set.paths, self.set.each, true)?;
-                let ring = DirectRing::over(files, self.depth, len, false)?;
-                &mut other.insert((len, ring)).1
+                let files = Files::open(&self.set.paths, self.set.each, self.direct)?;
+                other.insert(Ring::new(files, self.depth, len, (false, !self.waits))?)
             }
         };
-        positions
-            .iter()
-            .try_for_each(|&pos| ring.step(pos).map(drop))
+        for &pos in positions {
+            ring.step(pos - pos % least as u64)?;
+        }
+        if self.waits {
+            ring.end()?;
+        }
+        Ok(())
     }
 
     fn end(&mut self, times: &mut Times) -> io::Result<()> {
-        if let Some((_, ring)) = &mut self.ring {
+        if let Some(ring) = self.ring.as_mut().filter(|_| !self.waits) {
             ring.end()?;
             *times = std::mem::replace(&mut ring.times, Times::new());
         }
@@ -270,10 +270,22 @@ impl Reader for Depth {
     }
 }
 
+impl Rings {
+    /// Through the kernel's cache, [`MANY`] reads at once.
+    pub(crate) fn cached(set: Set) -> Self {
+        Self {
+            set,
+            depth: MANY,
+            direct: false,
+            waits: true,
+            ring: None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::PAGE;
 
     #[test]
     fn every_way_reads_what_the_files_hold() {

@@ -21,7 +21,7 @@ use crate::cost::{Cost, Meter};
 use crate::files::PAGE;
 use crate::kernel::KernelSide;
 use crate::latency::{Latency, Times};
-use crate::place::{Buffer, Place, Random};
+use crate::place::{Buffer, Random};
 use crate::readers::{Reader, Set, Way};
 use crate::threads::on_threads;
 use crate::trace::Zipf;
@@ -250,20 +250,18 @@ impl Places {
 
 type Go = dyn FnMut(&Read) -> io::Result<RandomResult>;
 
-/// Something that reads, with what it has cached. It goes before the place.
+/// Something that reads, with what it has cached.
 #[derive(Clone)]
 pub(crate) struct Source {
     go: Rc<RefCell<Go>>,
     threads: usize,
     /// What is to be read before the first turn.
     warm_up: Rc<Cell<Option<Until>>>,
-    _place: Rc<Place>,
 }
 
 impl Source {
     /// Whatever `go` reads from. Before the first turn of all clones it reads until `warm_up`.
     pub(crate) fn new(
-        place: &Rc<Place>,
         threads: usize,
         warm_up: Option<Until>,
         go: impl FnMut(&Read) -> io::Result<RandomResult> + 'static,
@@ -272,13 +270,11 @@ impl Source {
             go: Rc::new(RefCell::new(go)),
             threads,
             warm_up: Rc::new(Cell::new(warm_up)),
-            _place: Rc::clone(place),
         }
     }
 
     /// Readers in this process; `missed` counts the pages that came from the disk so far.
     pub(crate) fn here(
-        place: &Rc<Place>,
         trace: &Trace,
         warm_up: Option<Until>,
         mut readers: Vec<Box<dyn Reader>>,
@@ -286,12 +282,11 @@ impl Source {
     ) -> Self {
         let mut reads = Reads::new(trace);
         let go = move |read: &Read| reads.run(&mut readers, read, &missed);
-        Self::new(place, trace.threads, warm_up, go)
+        Self::new(trace.threads, warm_up, go)
     }
 
     /// A process, bounded by its cgroup.
     pub(crate) fn kernel(
-        place: &Rc<Place>,
         threads: usize,
         warm_up: Option<Until>,
         kernel: &Rc<RefCell<KernelSide>>,
@@ -299,7 +294,7 @@ impl Source {
     ) -> Self {
         let kernel = Rc::clone(kernel);
         let go = move |read: &Read| kernel.borrow_mut().read(&set, way, read);
-        Self::new(place, threads, warm_up, go)
+        Self::new(threads, warm_up, go)
     }
 
     /// The same with another warm-up.
@@ -312,18 +307,19 @@ impl Source {
 
     /// Turns of such reads.
     pub(crate) fn work(&self, read: Read) -> Work {
-        let (source, this) = (self.clone(), self.clone());
+        let source = self.clone();
         let unit = match read.shape {
             Shape::Epochs => "MB/s",
             _ if read.device => "samples/s",
             _ => "op/s",
         };
-        let prepare = move || match source.warm_up.take() {
-            Some(until) => (source.go.borrow_mut())(&Read { until, ..read }).map(drop),
-            None => Ok(()),
-        };
-        let run = move || Ok(outcome(&(this.go.borrow_mut())(&read)?, &read));
-        Work::pass(self.threads, unit, (prepare, run))
+        Work::pass(self.threads, unit, move || {
+            let mut go = source.go.borrow_mut();
+            if let Some(until) = source.warm_up.take() {
+                go(&Read { until, ..read })?;
+            }
+            Ok(outcome(&go(&read)?, &read))
+        })
     }
 }
 

@@ -31,11 +31,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::case::{Case, Contestant, Match, Outcome, RatioPlan, Work, Worker};
-use crate::cost::KernelThreads;
 use crate::error::BenchError;
 use crate::ratio::{Target, maybe_near_one};
 use crate::report::Report;
-use crate::settings::Settings;
+use crate::settings::{Settings, Uses};
 use crate::stats::median;
 
 /// How long a turn of operations takes, or shorter where all of a figure does.
@@ -64,7 +63,7 @@ pub fn run(
 ) -> Result<Report, BenchError> {
     settings.check()?;
     let mut settings = settings.clone();
-    if case.uses.memory {
+    if case.uses.has(Uses::MEMORY) {
         settings.memory = settings.memory.or(case.settings(false).memory);
     }
     let _limit = Limit(fd::open_file_limit());
@@ -234,14 +233,7 @@ impl Contestant {
     fn turn(&mut self, time: Duration) -> Result<Outcome, BenchError> {
         let outcome = match &mut self.work {
             Work::Operations(workers) => operations(workers, time).map(Outcome::plain),
-            Work::Pass { pass, .. } => pass.prepare().and_then(|()| {
-                let kernel = KernelThreads::now();
-                let mut outcome = pass.run()?;
-                if let Some((cost, _)) = &mut outcome.cost {
-                    cost.kernel_threads = kernel.since();
-                }
-                Ok(outcome)
-            }),
+            Work::Pass { pass, .. } => pass(),
         };
         outcome.map_err(|source| BenchError::Failed {
             contestant: self.variant,

@@ -169,65 +169,34 @@ const MOST_NAMES: usize = 100_000;
 
 /// Which of the [`Settings`] a case looks at, besides the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uses {
-    /// Seconds: a sample is a time, not a piece of work.
-    pub seconds: bool,
-    /// Threads.
-    pub threads: bool,
-    /// The memory bound.
-    pub memory: bool,
-    /// The folder.
-    pub dir: bool,
-    /// The size of trees.
-    pub tree: bool,
-    /// A trace that is given.
-    pub trace: bool,
-}
+pub struct Uses(u8);
 
 impl Uses {
-    /// None.
-    pub(crate) const NONE: Self = Self {
-        seconds: false,
-        threads: false,
-        memory: false,
-        dir: false,
-        tree: false,
-        trace: false,
-    };
+    /// Seconds: a sample is a time, not a piece of work.
+    pub const SECONDS: Self = Self(1);
+    /// Threads.
+    pub const THREADS: Self = Self(2);
+    /// The memory bound.
+    pub const MEMORY: Self = Self(4);
+    /// The folder.
+    pub const DIR: Self = Self(8);
+    /// The size of trees.
+    pub const TREE: Self = Self(16);
+    /// A trace that is given.
+    pub const TRACE: Self = Self(32);
 
     /// Those of a case on one page in memory.
-    pub(crate) const HOT: Self = Self::NONE.seconds().threads();
+    pub(crate) const HOT: Self = Self::SECONDS.and(Self::THREADS);
 
     /// Those of a case on files, larger than the bound.
-    pub(crate) const FILES: Self = Self::NONE.seconds().memory().dir();
+    pub(crate) const FILES: Self = Self::SECONDS.and(Self::MEMORY).and(Self::DIR);
 
-    pub(crate) const fn seconds(mut self) -> Self {
-        self.seconds = true;
-        self
+    pub(crate) const fn and(self, more: Self) -> Self {
+        Self(self.0 | more.0)
     }
 
-    pub(crate) const fn threads(mut self) -> Self {
-        self.threads = true;
-        self
-    }
-
-    pub(crate) const fn memory(mut self) -> Self {
-        self.memory = true;
-        self
-    }
-
-    pub(crate) const fn dir(mut self) -> Self {
-        self.dir = true;
-        self
-    }
-
-    pub(crate) const fn tree(mut self) -> Self {
-        self.tree = true;
-        self
-    }
-
-    pub(crate) const fn trace(mut self) -> Self {
-        self.trace = true;
-        self
+    /// Whether it looks at these.
+    pub const fn has(self, these: Self) -> bool {
+        self.0 & these.0 == these.0
     }
 }

@@ -35,12 +35,10 @@ pub(crate) trait Stream: Send {
     }
 }
 
-/// A stream that is a function of the position, which returns the bytes that it moved.
-pub(crate) struct Steps<F>(pub(crate) F);
-
-impl<F: FnMut(u64) -> io::Result<usize> + Send> Stream for Steps<F> {
+/// A function of the position, which returns the bytes that it moved.
+impl<F: FnMut(u64) -> io::Result<usize> + Send> Stream for F {
     fn step(&mut self, pos: u64) -> io::Result<u64> {
-        Ok((self.0)(pos)? as u64)
+        Ok(self(pos)? as u64)
     }
 }
 
@@ -255,11 +253,11 @@ mod tests {
 
     fn noted(seen: &Arc<Mutex<Vec<u64>>>) -> Box<dyn Stream> {
         let seen = Arc::clone(seen);
-        Box::new(Steps(move |pos| {
+        Box::new(move |pos| {
             seen.lock().unwrap().push(pos / REQUEST as u64);
             thread::sleep(Duration::from_millis(1));
             Ok(REQUEST)
-        }))
+        })
     }
 
     #[test]

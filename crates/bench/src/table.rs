@@ -96,9 +96,8 @@ impl Report {
     /// How many samples of what.
     pub(crate) fn samples(&self) -> String {
         let settings = &self.settings;
-        let uses = find(self.case).map_or(Uses::NONE, |case| case.uses);
         let mut text = format!("{} samples", settings.samples);
-        if uses.seconds {
+        if find(self.case).is_ok_and(|case| case.uses.has(Uses::SECONDS)) {
             text += &format!(" of {} s", settings.seconds);
         }
         if let Some((dirs, files)) = settings.dirs.zip(settings.files) {

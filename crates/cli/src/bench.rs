@@ -4,7 +4,7 @@ use crate::{BAD_INPUT, FAILED, Outcome};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use foliocache::MemorySize;
-use foliocache_bench::{BenchError, Case, Report, Settings, cases, find, helper, run as run_case};
+use foliocache_bench::{BenchError, Case, Report, Settings, Uses, cases, find, helper, run as run_case};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
 use std::io::{self, Write};
@@ -82,13 +82,13 @@ impl BenchArguments {
     fn options(&self, case: &Case) -> [(&'static str, bool, bool); 7] {
         let uses = case.uses;
         [
-            ("--threads", self.threads.is_some(), uses.threads),
-            ("--dirs", self.dirs.is_some(), uses.tree),
-            ("--files", self.files.is_some(), uses.tree),
-            ("--seconds", self.seconds.is_some(), uses.seconds),
-            ("--memory", self.memory.is_some(), uses.memory),
-            ("--dir", self.dir.is_some(), uses.dir),
-            ("--trace", self.trace.is_some(), uses.trace),
+            ("--threads", self.threads.is_some(), uses.has(Uses::THREADS)),
+            ("--dirs", self.dirs.is_some(), uses.has(Uses::TREE)),
+            ("--files", self.files.is_some(), uses.has(Uses::TREE)),
+            ("--seconds", self.seconds.is_some(), uses.has(Uses::SECONDS)),
+            ("--memory", self.memory.is_some(), uses.has(Uses::MEMORY)),
+            ("--dir", self.dir.is_some(), uses.has(Uses::DIR)),
+            ("--trace", self.trace.is_some(), uses.has(Uses::TRACE)),
         ]
     }
 
@@ -104,22 +104,22 @@ impl BenchArguments {
         }
         let mut settings = case.settings(self.quick);
         settings.samples = self.samples.unwrap_or(settings.samples);
-        if uses.threads {
+        if uses.has(Uses::THREADS) {
             settings.threads = self.threads.unwrap_or(settings.threads);
         }
-        if uses.seconds {
+        if uses.has(Uses::SECONDS) {
             settings.seconds = self.seconds.unwrap_or(settings.seconds);
         }
-        if uses.tree {
+        if uses.has(Uses::TREE) {
             settings.dirs = self.dirs.or(settings.dirs);
             settings.files = self.files.or(settings.files);
         }
-        if let Some(text) = self.memory.as_ref().filter(|_| uses.memory) {
+        if let Some(text) = self.memory.as_ref().filter(|_| uses.has(Uses::MEMORY)) {
             let bytes = text.as_str().in_bytes();
             settings.memory = Some(bytes.map_err(|error| format!("--memory: {error}"))?);
         }
         settings.dir = self.dir.clone();
-        settings.trace = self.trace.clone().filter(|_| uses.trace);
+        settings.trace = self.trace.clone().filter(|_| uses.has(Uses::TRACE));
         settings.helper = ["/proc/self/exe", "bench-helper"].map(Into::into).to_vec();
         Ok(settings)
     }

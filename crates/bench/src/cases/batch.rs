@@ -18,22 +18,12 @@
 //! for twenty times the time of a turn. Latencies are of a batch.
 
 use foliocache::{File, MappingFaults};
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
 
-use super::{BUFFERED, FILE_PER_MEMORY, KERNEL_MMAP, KERNEL_RANDOM, OURS};
 use crate::cached::{Folios, hits as worker, kernels, read_in};
-use crate::case::{Match, Plan, ratios};
-use crate::error::{BenchError, OrSetup};
-use crate::files::PAGE;
+use crate::cases::prelude::*;
 use crate::host::processor_cache;
-use crate::kernel::KernelSide;
-use crate::place::Place;
-use crate::readers::{MANY, Ours, Set, Views, Way};
+use crate::readers::{MANY, Ours, Rings, Set, Views, Way};
 use crate::reads::{Read, Shape, Source, Trace, Until};
-use crate::ring::{Files, ReadRing};
-use crate::settings::Settings;
 
 /// Requests of a small batch.
 const FEW: usize = 8;
@@ -75,7 +65,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let len = FILE_PER_MEMORY * memory;
     let files = [FILE_HITS, FILE_OURS, FILE_PREAD, FILE_MMAP, FILE_RING];
     let place = Place::on_disk(settings, memory, files.len() as u64 * len)?;
-    let describe = place.describe();
     for name in files {
         place.make(name, len)?;
     }
@@ -99,7 +88,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     );
     matches.push(hits(&place, &single, len, (row, 64, "_pages"))?);
 
-    let place = Rc::new(place);
     let warm_up = Some(Until {
         seconds: 20.0 * settings.seconds,
         reads: 2 * u64::from(trace.pages),
@@ -110,7 +98,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         let file = Arc::new(file.setting_up(FILE_OURS)?);
         let readers = vec![Box::new(Ours::new(&file, at_once)) as _];
         let missed = move || Ok(file.stats()?.missed_pages);
-        let source = Source::here(&place, &trace, warm_up, readers, missed);
+        let source = Source::here(&trace, warm_up, readers, missed);
         sources.push((variant, at_once, source));
     }
     for ((way, variant, file), side) in WAYS.into_iter().zip(sides) {
@@ -120,7 +108,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             1
         };
         let of = (Set::one(place.path(file)), way);
-        let source = Source::kernel(&place, 1, warm_up, &side?, of);
+        let source = Source::kernel(1, warm_up, &side?, of);
         sources.push((variant, at_once, source));
     }
     for (size, name, suffix) in SIZES {
@@ -141,7 +129,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     }
     Ok(Plan {
         matches,
-        place: Some(describe),
+        place: Some(place.describe()),
+        holds: vec![Rc::new(place)],
         notes: vec![
             format!(
                 "hits are in a file of {} MiB; the processor's largest cache: {}",
@@ -162,9 +151,7 @@ fn hits(
 ) -> Result<Match, BenchError> {
     let path = place.path(FILE_HITS);
     let (pread, mapping) = kernels(&path, len)?;
-    let ring = Files::open(&[path], u64::MAX, false);
-    let ring = ring.and_then(|files| ReadRing::over(files, MANY, false));
-    let ring = ring.setting_up(RING)?;
+    let ring = Rings::cached(Set::one(path));
     let ours = |at_once| worker(Ours::new(file, at_once), size, len);
     let mut one = Match::default();
     one.operations(name, OURS_MANY, ours(MANY));

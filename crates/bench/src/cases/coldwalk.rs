@@ -13,21 +13,11 @@
 //! larger than that: bounded by a memory cgroup it is killed on ext4, whose inodes are allocated where no inode may be
 //! reclaimed. Blocks of the file system stay in the kernel's cache as far as they fit.
 
-use std::fs;
-use std::hint::black_box;
-use std::io;
-use std::rc::Rc;
-use std::time::Instant;
-
 use foliocache::Cache;
 
-use super::{DIRFS, KERNEL};
-use crate::case::{Match, Outcome, Plan, Work, ratios};
-use crate::error::BenchError;
-use crate::latency::Times;
+use crate::cases::prelude::*;
 use crate::names::KernelUser;
-use crate::place::{DROP_CACHES, Folder, check_room};
-use crate::settings::Settings;
+use crate::place::DROP_CACHES;
 use crate::trees::{FilePath, Trees, top};
 
 const NAME: &str = "walk, names not cached";
@@ -54,25 +44,23 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let files = trees.all_files() as u64;
     check_room(folder.path(), files * ON_DISK, files)?;
     trees.make(folder.path())?;
-    let place = Some(folder.describe());
     let folder = Rc::new(folder);
     let mut one = Match::default();
     for (variant, bound) in [(DIRFS, Some(memory)), (KERNEL, None)] {
         let folder = Rc::clone(&folder);
-        let drop_names = || fs::write(DROP_CACHES, "2");
-        let walk = move || walk_all(&folder, bound, trees);
-        let pass = Work::pass(trees.threads, "files/s", (drop_names, walk));
-        one.add(NAME, variant, pass);
+        let walk = move || {
+            fs::write(DROP_CACHES, "2")?;
+            walk_all(&folder, bound, trees)
+        };
+        one.add(NAME, variant, Work::pass(trees.threads, "files/s", walk));
     }
     ratios! { one; "coldwalk_vs_kernel" => 0 / 1; }
-    Ok(Plan {
-        matches: vec![one],
-        place,
-        notes: vec![format!(
-            "{files} files; ours has a bound of {} MiB, the kernel the whole machine",
-            memory >> 20
-        )],
-    })
+    let mut plan = Plan::at(vec![one], Rc::clone(&folder), folder.describe());
+    plan.notes.push(format!(
+        "{files} files; ours has a bound of {} MiB, the kernel the whole machine",
+        memory >> 20
+    ));
+    Ok(plan)
 }
 
 /// One side's walk of all trees; `bound` is that of our cache.

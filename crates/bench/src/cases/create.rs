@@ -17,25 +17,19 @@
 //! | threads | one thread and two, each in directories of its own; the kernel's, too |
 
 use foliocache::{Cache, Directory};
-use foliocache_sys::dir;
-use foliocache_sys::fd::{self, OFlags, OwnedFd};
+use foliocache_sys::fd::{OFlags, OwnedFd};
 use foliocache_sys::memory::PAGE_SIZE;
-use std::cell::RefCell;
+use foliocache_sys::{dir, fd};
 use std::ffi::CString;
-use std::fs;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::rc::Rc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
-use super::{DIRFS, KERNEL};
-use crate::case::{Match, Outcome, Plan, Work, ratios};
-use crate::error::BenchError;
-use crate::latency::{Latency, Times};
-use crate::place::{Folder, Random, check_room, find_memory};
-use crate::settings::Settings;
+use crate::cases::prelude::*;
+use crate::latency::Latency;
+use crate::place::find_memory;
 use crate::threads::on_threads;
 
 /// Bytes of a file, and for the room that is asked for.
@@ -55,7 +49,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     // file and one for its inode.
     let made = (settings.samples + 1) * (2 * all + 10 * (all / 10 + dirs));
     check_room(folder.path(), (made * 2 * LEN) as u64, made as u64)?;
-    let (place, folder) = (folder.describe(), Rc::new(folder));
     let descriptors = None;
     let ours = Ours {
         memory,
@@ -81,10 +74,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         "create_2t_vs_1t" => 1 / 0, at_least(1.6);
         "create_2t_vs_1t_kernel" => 3 / 2;
     }
-    Ok(Plan {
-        place: Some(place),
-        ..vec![many, threads].into()
-    })
+    let description = folder.describe();
+    Ok(Plan::at(vec![many, threads], folder, description))
 }
 
 /// The first tenth of all files of a tree, and the last one; ours and the kernel's.
@@ -104,9 +95,8 @@ pub(super) fn first_and_last(
 
 /// Makes `n` files after `skip` others, which are not measured, or in a fresh tree.
 pub(super) fn create(makers: &Rc<RefCell<Makers>>, skip: Option<usize>, n: usize) -> Work {
-    let (again, threads) = (Rc::clone(makers), makers.borrow().threads);
-    let makers = Rc::clone(makers);
-    let prepare = move || {
+    let (makers, threads) = (Rc::clone(makers), makers.borrow().threads);
+    Work::pass(threads, "files/s", move || {
         let mut makers = makers.borrow_mut();
         let made = makers.tree.as_ref().map(|tree| tree.made);
         // Each turn makes the same files, whichever turn came before.
@@ -121,10 +111,7 @@ pub(super) fn create(makers: &Rc<RefCell<Makers>>, skip: Option<usize>, n: usize
             let tree = makers.tree.as_ref();
             tree.map_or(Ok(()), |tree| fd::syncfs(tree.fd.as_fd()))?;
         }
-        makers.find_memory(n)
-    };
-    let run = move || {
-        let mut makers = again.borrow_mut();
+        makers.find_memory(n)?;
         let start = Instant::now();
         let latency = makers.make(n)?;
         let outcome = Outcome::per_second(n, start).latency(latency);
@@ -133,8 +120,7 @@ pub(super) fn create(makers: &Rc<RefCell<Makers>>, skip: Option<usize>, n: usize
             makers.sync()?;
         }
         Ok(outcome)
-    };
-    Work::pass(threads, "files/s", (prepare, run))
+    })
 }
 
 /// How ours is set up.
@@ -159,7 +145,7 @@ impl Ours {
 
 /// What makes files: a tree, and where ours looks at it.
 pub(super) struct Makers {
-    folder: Rc<Folder>,
+    folder: PathBuf,
     threads: usize,
     /// Directories of each thread.
     dirs: usize,
@@ -180,14 +166,14 @@ struct Tree {
 
 impl Makers {
     pub(super) fn new(
-        folder: &Rc<Folder>,
+        folder: &Folder,
         dirs: usize,
         threads: usize,
         len: usize,
         ours: Option<Ours>,
     ) -> Rc<RefCell<Makers>> {
         Rc::new(RefCell::new(Makers {
-            folder: folder.clone(),
+            folder: folder.path().to_owned(),
             threads,
             dirs: (dirs / threads).max(1),
             len,
@@ -201,7 +187,7 @@ impl Makers {
         self.tree = None;
         // Relaxed: a number that nobody else has, no more.
         let number = TREES.fetch_add(1, Ordering::Relaxed);
-        let path = self.folder.path().join(number.to_string());
+        let path = self.folder.join(number.to_string());
         for dir in 0..self.dirs * self.threads {
             fs::create_dir_all(path.join(dir.to_string()))?;
         }

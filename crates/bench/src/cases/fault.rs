@@ -27,23 +27,16 @@
 
 mod files;
 
+use files::{Kind, LoopFile, kernels, ours};
 use foliocache::LockedAccess::{Tracked, Untracked};
 use foliocache::MappingFaults::{Inline, Thread};
 use foliocache::{Cache, HugePages, MapAccess, MappingFaults};
-use std::io;
 use std::path::Path;
-use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use super::map_random;
-use crate::case::{Match, Outcome, Plan, Work, ratios};
+use crate::cases::prelude::*;
 use crate::cost::Meter;
-use crate::error::{BenchError, OrSetup};
-use crate::files::PAGE;
 use crate::mapped::{Access, touch};
-use crate::place::{Folder, MIB, check_room};
-use crate::settings::Settings;
-use files::{KernelFile, LoopFile, OurFile};
 
 /// Bytes that a loop maps, of a bound that holds them.
 const LEN: usize = 128 * MIB;
@@ -67,16 +60,20 @@ const OURS_ON_EXT4: &str = "foliocache inline, on ext4, 2 MiB";
 const UNTRACKED: &str = "foliocache, locked, untracked";
 const TRACKED: &str = "foliocache, locked, tracked";
 
-/// Ours by what a fault maps at most, in bytes: orders 0, 4 and 9.
-const OURS_INLINE: [(&str, u32); 3] = [
-    (INLINE_4K, 4 << 10),
-    (INLINE_64K, 64 << 10),
-    (INLINE_2M, 2 << 20),
+/// Ours by what a fault maps at most, in bytes: orders 0, 4 and 9; and those without faults of ours.
+const OURS_INLINE: [(&str, Kind); 7] = [
+    (INLINE_4K, Kind::Around(4 << 10)),
+    (INLINE_64K, Kind::Around(64 << 10)),
+    (INLINE_2M, Kind::Around(2 << 20)),
+    (UNTRACKED, Kind::Locked(Untracked)),
+    (TRACKED, Kind::Locked(Tracked)),
+    (OURS_HUGE, Kind::Huge),
+    (OURS_ON_EXT4, Kind::Around(2 << 20)),
 ];
-const OURS_THREAD: [(&str, u32); 3] = [
-    (THREAD_4K, 4 << 10),
-    (THREAD_64K, 64 << 10),
-    (THREAD_2M, 2 << 20),
+const OURS_THREAD: [(&str, Kind); 3] = [
+    (THREAD_4K, Kind::Around(4 << 10)),
+    (THREAD_64K, Kind::Around(64 << 10)),
+    (THREAD_2M, Kind::Around(2 << 20)),
 ];
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
@@ -96,16 +93,16 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     for (variant, file) in &files {
         let loops = |access| {
             let file = Rc::clone(file);
-            Work::pass(1, "pages/s", move || map_and_touch(&*file, access, time))
+            Work::pass(1, "pages/s", move || map_and_touch(&file, access, time))
         };
         stores.add("map, store, unmap", variant, loops(Access::Store));
         loads.add("map, load, unmap", variant, loops(Access::Load));
         let file = Rc::clone(file);
         let count = move || {
-            let before = file.faults()?;
-            let mapped = file.map()?;
+            let before = (file.faults)()?;
+            let mapped = (file.map)()?;
             touch(&*mapped, Access::Store);
-            Ok(Outcome::plain((file.faults()? - before) as f64))
+            Ok(Outcome::plain(((file.faults)()? - before) as f64))
         };
         faults.add("faults of stores", variant, Work::pass(1, "faults", count));
     }
@@ -142,66 +139,59 @@ fn files(
     settings: &Settings,
     len: usize,
     plan: &mut Plan,
-) -> Result<Vec<(&'static str, Rc<dyn LoopFile>)>, BenchError> {
+) -> Result<Vec<(&'static str, Rc<LoopFile>)>, BenchError> {
     let disk = Folder::on_disk(settings)?;
     check_room(disk.path(), 3 * len as u64 + (64 << 20), 3)?;
     let memory = Folder::in_memory(&settings.helper)?;
     plan.place = Some(format!("tmpfs, and {}", disk.describe()));
     let small = memory.mount_tmpfs("small", "never")?;
     let huge = memory.mount_tmpfs("huge", "always");
-    let (disk, memory) = (Rc::new(disk), Rc::new(memory));
-    let mut files: Vec<(&'static str, Rc<dyn LoopFile>)> = Vec::new();
+    let mut files = Vec::new();
     let on_ext4 = disk.kind() == "ext4";
-    let kernels = |variant, folder, dir: &Path, name, written| {
-        let file = KernelFile::new(folder, &dir.join(name), len, written);
-        let file: Rc<dyn LoopFile> = Rc::new(file.setting_up(variant)?);
-        Ok::<_, BenchError>((variant, file))
+    let kernels = |variant, dir: &Path, name, written| {
+        let file = kernels(&dir.join(name), len, written);
+        Ok::<_, BenchError>((variant, Rc::new(file.setting_up(variant)?)))
     };
-    files.push(kernels(TMPFS, &memory, &small, "file", true)?);
+    files.push(kernels(TMPFS, &small, "file", true)?);
     if on_ext4 {
         let path = disk.path();
-        files.push(kernels(EXT4, &disk, path, "stored", false)?);
-        files.push(kernels(EXT4_WRITTEN, &disk, path, "written", true)?);
+        files.push(kernels(EXT4, path, "stored", false)?);
+        files.push(kernels(EXT4_WRITTEN, path, "written", true)?);
     } else {
         let note = format!("nothing on ext4: the folder is on {}", disk.kind());
         plan.notes.push(note);
     }
     match huge {
-        Ok(huge) => files.push(kernels(HUGE, &memory, &huge, "file", true)?),
+        Ok(huge) => files.push(kernels(HUGE, &huge, "file", true)?),
         Err(error) => plan.notes.push(format!("nothing in huge pages: {error}")),
     }
-    for (faults, variants) in [(Inline, OURS_INLINE), (Thread, OURS_THREAD)] {
+    for (faults, variants) in [(Inline, &OURS_INLINE[..]), (Thread, &OURS_THREAD)] {
         if let Err(error) = can_map(faults) {
             let note = format!("no mappings of ours, {faults:?}: {error}");
             plan.notes.push(note);
             continue;
         }
-        let mut ours: Vec<_> = variants
-            .into_iter()
-            .map(|(variant, around)| (variant, OurFile::new(None, len, faults, around)))
-            .collect();
-        if faults == Inline {
-            ours.push((UNTRACKED, OurFile::new_locked(len, Untracked)));
-            ours.push((TRACKED, OurFile::new_locked(len, Tracked)));
-            let why = match OurFile::new_huge(len, faults) {
-                Ok(file) if file.huge == HugePages::On => {
-                    ours.push((OURS_HUGE, Ok(file)));
-                    None
-                }
-                Ok(file) => Some(file.huge.to_string()),
+        for &(variant, kind) in variants {
+            let on_disk = variant == OURS_ON_EXT4;
+            if on_disk && !on_ext4 {
+                continue;
+            }
+            let file = ours(on_disk.then_some(&disk), len, faults, kind);
+            let why = match &file {
+                Ok(file) if file.huge == Some(HugePages::On) => None,
+                Ok(file) => file.huge.as_ref().map(ToString::to_string),
                 Err(error) => Some(error.to_string()),
             };
-            let note = why.map(|why| format!("nothing of ours in huge pages: {why}"));
-            plan.notes.extend(note);
-            if on_ext4 {
-                let file = OurFile::new(Some(&disk), len, faults, 2 << 20);
-                ours.push((OURS_ON_EXT4, file));
+            match why.filter(|_| kind == Kind::Huge) {
+                Some(why) => {
+                    let note = format!("nothing of ours in huge pages: {why}");
+                    plan.notes.push(note);
+                }
+                None => files.push((variant, Rc::new(file.setting_up(variant)?))),
             }
         }
-        for (variant, file) in ours {
-            files.push((variant, Rc::new(file.setting_up(variant)?)));
-        }
     }
+    plan.holds.push(Rc::new((disk, memory)));
     Ok(files)
 }
 
@@ -214,13 +204,13 @@ pub(super) fn can_map(faults: MappingFaults) -> foliocache::Result<()> {
 }
 
 /// Maps, accesses and unmaps a file, over and over for so long.
-fn map_and_touch(file: &dyn LoopFile, access: Access, time: Duration) -> io::Result<Outcome> {
+fn map_and_touch(file: &LoopFile, access: Access, time: Duration) -> io::Result<Outcome> {
     let meter = Meter::start();
     let (start, mut pages) = (Instant::now(), 0);
     while pages == 0 || start.elapsed() < time {
-        let mapped = file.map()?;
+        let mapped = (file.map)()?;
         touch(&*mapped, access);
-        pages += file.len() / PAGE;
+        pages += file.len / PAGE;
     }
     let cost = meter.stop();
     let outcome = Outcome::plain(pages as f64 / cost.seconds);

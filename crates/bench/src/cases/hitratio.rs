@@ -20,18 +20,12 @@
 //! any can be divided by.
 
 use foliocache::{Advice, Cache, File};
-use std::fs;
-use std::io::{self, BufReader};
+use std::io;
+use std::io::BufReader;
 use std::path::Path;
-use std::rc::Rc;
 
-use super::OURS;
-use crate::case::{Match, Outcome, Plan, Work, ratios};
-use crate::error::{BenchError, set_up};
-use crate::files::{PAGE, PageBuf, whole};
-use crate::place::Folder;
+use crate::cases::prelude::*;
 use crate::policy::{Lru, Policy, Quick};
-use crate::settings::Settings;
 use crate::trace::{Given, build, cycle, database, web, zipf_and_scan};
 
 /// The file.

@@ -11,15 +11,10 @@
 //! folios are large; the other page by page at random, so that each page has a folio of its own. `--memory` is the
 //! largest set.
 
-use super::{KERNEL, KERNEL_MMAP, OURS};
 use crate::cached::{Folios, hits, kernels, read_in};
-use crate::case::{Match, Plan, ratios};
-use crate::error::{BenchError, OrSetup};
-use crate::files::PAGE;
+use crate::cases::prelude::*;
 use crate::host::processor_cache;
-use crate::place::Place;
 use crate::readers::Ours;
-use crate::settings::Settings;
 
 const OURS_PAGES: &str = "foliocache, folios of 4 KiB";
 
@@ -63,16 +58,15 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             matches.push(one);
         }
     }
-    Ok(Plan {
-        matches,
-        place: Some(place.describe()),
-        notes: vec![
-            format!(
-                "the processor's largest cache: {}; our bound: {} MiB",
-                processor_cache(),
-                bound >> 20
-            ),
-            "the file with folios of 4 KiB was told that reads are at random".to_owned(),
-        ],
-    })
+    let description = place.describe();
+    let mut plan = Plan::at(matches, place, description);
+    plan.notes = vec![
+        format!(
+            "the processor's largest cache: {}; our bound: {} MiB",
+            processor_cache(),
+            bound >> 20
+        ),
+        "the file with folios of 4 KiB was told that reads are at random".to_owned(),
+    ];
+    Ok(plan)
 }

@@ -15,18 +15,9 @@
 //! ratio with `O_DIRECT` is with the better of the two rings, but latencies are of batches. What each had read from the device is what the kernel
 //! counts for its process.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use super::{BUFFERED, FILE_PER_MEMORY, KERNEL_DEFAULT, KERNEL_RANDOM, OURS};
-use crate::case::{Match, Plan, ratios};
-use crate::error::BenchError;
-use crate::files::PAGE;
-use crate::kernel::KernelSide;
-use crate::place::Place;
+use crate::cases::prelude::*;
 use crate::readers::{MANY, Set, Way};
 use crate::reads::{PIECE, Read, SHARD, Shape, Source, Trace, Until};
-use crate::settings::Settings;
 
 const DIRECT_BATCHES: &str = "O_DIRECT, io_uring, 64 at once";
 const DIRECT_DEPTH: &str = "O_DIRECT, io_uring, depth 64";
@@ -76,7 +67,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         ("shard-of-pread", &[&[(BUFFERED, Way::Pread)]]),
     ];
     let place = Place::on_disk(settings, memory, sets.len() as u64 * len)?;
-    let (describe, place) = (place.describe(), Rc::new(place));
     let mut sources = Vec::new();
     for (prefix, processes) in sets {
         let mut set = Set {
@@ -92,7 +82,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             let side = KernelSide::start(&settings.helper, place.guard(), memory, Some(trace))?;
             let side = Rc::new(RefCell::new(side));
             for &(variant, way) in *ways {
-                let source = Source::kernel(&place, 1, None, &side, (set.clone(), way));
+                let source = Source::kernel(1, None, &side, (set.clone(), way));
                 sources.push((variant, way, source));
             }
         }
@@ -151,7 +141,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     }
     Ok(Plan {
         matches,
-        place: Some(describe),
+        place: Some(place.describe()),
+        holds: vec![Rc::new(place)],
         notes: vec![format!(
             "the set has {} MiB, each process {} MiB, of which our cache has {}",
             len >> 20,

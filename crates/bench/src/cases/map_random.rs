@@ -14,22 +14,12 @@
 //! those of the inline mode.
 
 use foliocache::{MapAccess, MappingFaults};
-use std::cell::RefCell;
-use std::io;
 use std::iter::repeat_with;
-use std::rc::Rc;
-use std::sync::Arc;
 
 use super::fault::can_map;
-use super::on_disk_and_zram;
-use super::{At, FILE_PER_MEMORY, INLINE, KERNEL_DEFAULT, KERNEL_RANDOM, THREAD};
-use crate::case::{Plan, ratios};
-use crate::error::{BenchError, set_up};
-use crate::kernel::KernelSide;
-use crate::place::Place;
+use crate::cases::prelude::*;
 use crate::readers::{Mappings, Reader, Set, Way};
 use crate::reads::{Read, Shape, Source, Trace, Until};
-use crate::settings::Settings;
 
 /// Bytes of a read.
 const READ: usize = 64;
@@ -59,13 +49,12 @@ pub(super) fn plan(settings: &Settings, plan: &mut Plan) -> Result<(), BenchErro
     })
 }
 
-fn matches(place: Place, settings: &Settings, at: At, plan: &mut Plan) -> Result<(), BenchError> {
+fn matches(place: &Place, settings: &Settings, at: At, plan: &mut Plan) -> Result<(), BenchError> {
     let (memory, threads) = (settings.bound()?, settings.threads);
     let len = FILE_PER_MEMORY * memory;
     for name in [FILE_DEFAULT, FILE_RANDOM, FILE_OURS] {
         place.make(name, len)?;
     }
-    let place = Rc::new(place);
     for (shape, of, id) in [
         (Shape::Uniform, "uniform", "map_random"),
         (Shape::Zipf, "zipf", "map_zipf"),
@@ -86,7 +75,7 @@ fn matches(place: Place, settings: &Settings, at: At, plan: &mut Plan) -> Result
             let side = KernelSide::start(&settings.helper, place.guard(), memory, Some(trace))?;
             let side = Rc::new(RefCell::new(side));
             let of = (Set::one(place.path(file)), Way::Mapping { advised });
-            sources.push((variant, Source::kernel(&place, threads, warm_up, &side, of)));
+            sources.push((variant, Source::kernel(threads, warm_up, &side, of)));
         }
         for (variant, faults) in [
             (INLINE, MappingFaults::Inline),
@@ -105,7 +94,7 @@ fn matches(place: Place, settings: &Settings, at: At, plan: &mut Plan) -> Result
                 };
                 let readers = repeat_with(reader).take(threads).collect();
                 let missed = move || Ok(file.stats()?.missed_pages);
-                let source = Source::here(&place, &trace, warm_up, readers, missed);
+                let source = Source::here(&trace, warm_up, readers, missed);
                 sources.push((variant, source));
             }
         }

@@ -17,23 +17,11 @@
 
 use foliocache::{Advice, File, FolioPin, PinMode};
 use io_uring::{IoUring, opcode, types};
-use std::cell::RefCell;
-use std::fs;
-use std::hint::black_box;
-use std::io;
 use std::os::fd::AsRawFd;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use super::{OURS, on_disk_and_zram};
-use crate::case::{Match, Outcome, Plan, Work, ratios};
+use crate::cases::prelude::*;
 use crate::cost::Meter;
-use crate::error::{BenchError, set_up};
-use crate::files::{PAGE, whole};
-use crate::latency::Times;
-use crate::place::{Place, open_direct};
-use crate::settings::Settings;
+use crate::place::open_direct;
 
 /// Requests in flight.
 const DEPTH: usize = 64;
@@ -59,7 +47,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     };
     on_disk_and_zram(&mut plan, settings, [len; 2], |place, at, plan| {
         place.make(SOURCE, len)?;
-        let file = buffers(&place)?;
+        let file = buffers(place)?;
         if !at.zram {
             plan.matches.push(alone(&file));
         }
@@ -77,16 +65,14 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
                 file: Rc::clone(&file),
             })))
         })?;
-        let place = Rc::new(place);
         let mut one = at.new_match();
         for (variant, way) in [
             (NOT_PINNED, Way::Nothing),
             (OURS, Way::Counted),
             (ISOLATED, Way::Isolated),
         ] {
-            let (reader, place) = (Rc::clone(&reader), Rc::clone(&place));
+            let reader = Rc::clone(&reader);
             let turn = move || {
-                let _ = &place;
                 let done = reader.borrow_mut().run(way);
                 if done.is_err() {
                     // Requests may be under way, and write to what is pinned: for ever then.

@@ -14,19 +14,14 @@
 //!
 //! Reads of 4, 8 and 16 KiB beside the bare copy of the same bytes show what is around the copy.
 
-use std::hint::black_box;
 use std::iter::repeat_with;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::thread;
 
-use super::{KERNEL, KERNEL_MMAP, OURS};
-use crate::case::{Match, Plan, Worker, ratios, repeat};
+use crate::cases::prelude::*;
 use crate::copies::{Call, beside_copy, shared_handle};
-use crate::error::{BenchError, OrSetup};
-use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
+use crate::files::{Ours, kernel_file};
 use crate::mapped::{Kernels, copy};
-use crate::settings::Settings;
 
 /// Beside the kernel: row, ratios, bytes of a read, aim.
 const BESIDE_KERNEL: [(&str, &str, usize, f64); 2] = [

@@ -12,17 +12,12 @@
 //! what is around the copy.
 
 use foliocache_sys::usercopy;
-use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
-use super::{KERNEL, OURS};
-use crate::case::{Match, Plan, Worker, ratios, repeat};
+use crate::cases::prelude::*;
 use crate::copies::{Call, beside_copy};
-use crate::error::BenchError;
-use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
+use crate::files::{Ours, kernel_file};
 use crate::ratio::Target;
-use crate::settings::Settings;
 
 const NAME: &str = "pwrite 4 KiB";
 const HANDLERS: &str = "foliocache, handlers";

@@ -16,26 +16,16 @@
 //! is an error. Beside it the same open file is read by the blocking call.
 
 use foliocache::{AsyncFile, File};
-use std::cell::RefCell;
 use std::future::Future;
-use std::hint::black_box;
-use std::io;
 use std::pin::pin;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::{BUFFERED, FILE_PER_MEMORY, OURS, on_disk_and_zram};
-use crate::case::{Match, Plan, ratios, repeat};
-use crate::error::{BenchError, OrSetup, set_up};
+use crate::cases::prelude::*;
 use crate::file_bed::DIRECT;
-use crate::files::{Ours as Hot, PAGE, PageBuf, whole};
-use crate::kernel::KernelSide;
-use crate::place::Place;
+use crate::files::Ours as Hot;
 use crate::readers::{Ours, Reader, Set, Way};
 use crate::reads::{Read, Reads, Shape, Source, Trace, Until};
 use crate::ring::fastest_depth;
-use crate::settings::Settings;
 
 /// The files: what one side has read is in nobody's cache for the other.
 const FILE_OURS: &str = "data";
@@ -48,8 +38,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let len = FILE_PER_MEMORY * settings.bound()?;
     let mut plan = Plan::from(vec![hits()?]);
     on_disk_and_zram(&mut plan, settings, [2 * len; 2], |place, at, plan| {
-        let (depth, mut one) = (beside_others(place, settings, len)?, at.new_match());
-        let (fastest, sources) = depth;
+        let (fastest, sources) = beside_others(place, settings, len)?;
+        let mut one = at.new_match();
         for (variant, source) in &sources {
             let read = Read::new(Shape::Zipf, PAGE, settings.seconds);
             one.add("read 4 KiB, zipf", variant, source.work(read));
@@ -94,7 +84,7 @@ fn hits() -> Result<Match, BenchError> {
 
 /// Those who read, and the depth at which `O_DIRECT` is fastest.
 fn beside_others(
-    place: Place,
+    place: &Place,
     settings: &Settings,
     len: u64,
 ) -> Result<(usize, Vec<(&'static str, Source)>), BenchError> {
@@ -111,7 +101,6 @@ fn beside_others(
             .map(|_| Ok(Arc::new(place.ours(FILE_OURS)?)))
             .collect()
     })?;
-    let place = Rc::new(place);
     let warm_up = Some(Until {
         seconds: 600.0,
         reads: 2 * u64::from(trace.pages),
@@ -119,11 +108,11 @@ fn beside_others(
     let reader = |file| Box::new(Ours::new(file, 1)) as Box<dyn Reader>;
     let readers = files.iter().map(reader).collect();
     let missed = move || Ok(files[0].stats()?.missed_pages);
-    let ours = Source::here(&place, &trace, warm_up, readers, missed);
+    let ours = Source::here(&trace, warm_up, readers, missed);
     let set = Set::one(place.path(FILE_KERNEL));
     let kernel = Rc::new(RefCell::new(kernel));
     let of_kernel = (set.clone(), Way::Pread);
-    let kernel = Source::kernel(&place, threads, warm_up, &kernel, of_kernel);
+    let kernel = Source::kernel(threads, warm_up, &kernel, of_kernel);
     let direct = |depth| -> io::Result<_> {
         let mut readers = Way::Depth(depth).open(&set, threads)?;
         let mut reads = Reads::new(&trace);
@@ -142,7 +131,7 @@ fn beside_others(
     let mut sources = vec![(OURS, ours), (BUFFERED, kernel)];
     for (variant, depth) in [(DIRECT, 1), (fastest, depth)] {
         let direct = direct(depth).setting_up("O_DIRECT by io_uring")?;
-        sources.push((variant, Source::new(&place, threads, None, direct)));
+        sources.push((variant, Source::new(threads, None, direct)));
     }
     Ok((depth, sources))
 }

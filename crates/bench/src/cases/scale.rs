@@ -19,16 +19,9 @@
 
 use foliocache_mm::BLOCK_SIZE;
 use foliocache_sys::memory::total_memory;
-use std::io;
-use std::sync::Arc;
-use std::time::Instant;
 
 use crate::beds::{Bed, BedFile};
-use crate::case::{Match, Outcome, Pass, Plan, Work, Worker, ratios, repeat};
-use crate::error::{BenchError, set_up};
-use crate::files::PAGE;
-use crate::place::Random;
-use crate::settings::Settings;
+use crate::cases::prelude::*;
 
 /// The largest bound of a run that is not quick.
 const MEMORY: u64 = 16 << 30;
@@ -77,8 +70,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             ("100 %", beside_dirty_files(most)?),
         ];
         let read = |limit| {
-            let mut full = Full::new(limit, FRAMES)?;
-            Ok::<_, io::Error>(repeat(move || full.read()))
+            let mut full = Full::beside_metadata(limit, FRAMES)?;
+            Ok::<_, io::Error>(repeat(move || full.read(1)))
         };
         let bounds = vec![
             ("1/16 of the bound", read(memory / 16)?),
@@ -86,7 +79,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             ("the whole bound", read(memory)?),
         ];
         let charge = |limit| -> io::Result<Box<dyn Worker>> {
-            Ok(Box::new(Charge(Full::new(limit, limit / 2)?)))
+            Ok(Box::new(Charge(Full::beside_metadata(limit, limit / 2)?)))
         };
         let charged = vec![
             ("1/128 of the bound", charge(memory / 128)?),
@@ -98,22 +91,21 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             ("16 file systems", beside_file_systems(16)?),
             ("64 file systems", beside_file_systems(64)?),
         ];
-        let mut shrink = Match::default();
+        let mut halved = Match::default();
         for (variant, part) in [
             ("1/8 of the pages", 8),
             ("1/2 of the pages", 2),
             ("all pages", 1),
         ] {
-            let pass = Shrink::new(shrunk / part)?;
-            shrink.add("shrink by half", variant, Work::pass(1, "µs/block", pass));
+            halved.add("shrink by half", variant, shrink(shrunk / part)?);
         }
-        ratios! { shrink; "scale_shrink" => 2 / 0, at_most(MOST); }
+        ratios! { halved; "scale_shrink" => 2 / 0, at_most(MOST); }
         Ok(vec![
             speeds("scale_dirty_files", "fsync beside dirty files", dirty),
             speeds("scale_bound", "page read in", bounds),
             speeds("scale_bound_metadata", "2 MiB of metadata charged", charged),
             speeds("scale_file_systems", "fsync beside file systems", systems),
-            shrink,
+            halved,
         ])
     })?;
     Ok(Plan {
@@ -173,7 +165,7 @@ fn beside_file_systems(number: usize) -> io::Result<Box<dyn Worker>> {
     Ok(sync_and_dirty(bed, files))
 }
 
-/// A cache in which metadata leaves a part of the bound, all of it full of pages of one file.
+/// A cache and a file in it, whose pages are read at random, one at a time.
 struct Full {
     bed: Arc<Bed>,
     file: BedFile,
@@ -186,29 +178,40 @@ impl Full {
     /// The file has so many times as many pages as there are frames.
     const TIMES: u64 = 4;
 
-    /// Leaves `left` bytes of the bound to pages.
-    fn new(limit: u64, left: u64) -> io::Result<Self> {
+    fn new(limit: u64, len: u64) -> io::Result<Self> {
         let bed = Bed::new(limit, 1)?;
+        Ok(Self {
+            file: bed.file(0, len),
+            bed,
+            pages: len as usize / PAGE,
+            random: Random(1),
+        })
+    }
+
+    /// Metadata leaves `left` bytes of the bound to pages, and all of it is full of them.
+    fn beside_metadata(limit: u64, left: u64) -> io::Result<Self> {
+        let mut full = Self::new(limit, Self::TIMES * left)?;
+        let mm = &full.bed.mm;
         // The first of it takes the room that is kept for metadata, and no frames. Straight from the frame
         // space: a cache leaves pages a quarter of the bound.
-        while bed.mm.usage().capacity_pages * PAGE as u64 > left {
-            if !bed.mm.frames().charge_metadata(BLOCK_SIZE as u64) {
+        while mm.usage().capacity_pages * PAGE as u64 > left {
+            if !mm.frames().charge_metadata(BLOCK_SIZE as u64) {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
         }
-        let mut full = Self {
-            file: bed.file(0, Self::TIMES * left),
-            bed,
-            pages: (Self::TIMES * left) as usize / PAGE,
-            random: Random(1),
-        };
-        (0..2 * full.pages).try_for_each(|_| full.read())?;
+        full.read(2 * full.pages)?;
         Ok(full)
     }
 
-    /// Reads a page that is in the cache one time in [`Full::TIMES`].
-    fn read(&mut self) -> io::Result<()> {
-        self.file.read(self.random.below(self.pages) as u64)
+    /// Reads so many pages. One is in the cache one time in [`Full::TIMES`], if it is full.
+    fn read(&mut self, n: usize) -> io::Result<()> {
+        (0..n).try_for_each(|_| self.file.read(self.random.below(self.pages) as u64))
+    }
+
+    fn set_limit(&self, limit: u64) -> io::Result<u64> {
+        let set = self.bed.mm.set_limit(limit);
+        set.map_err(io::Error::other)?;
+        Ok(self.bed.mm.usage().blocks_held)
     }
 }
 
@@ -224,61 +227,27 @@ impl Worker for Charge {
             self.0.bed.mm.charge_metadata(PIECE as u64)?;
         }
         self.0.bed.mm.uncharge_metadata(BLOCK_SIZE as u64);
-        (0..2 * BLOCK_SIZE / PAGE).try_for_each(|_| self.0.read())?;
+        self.0.read(2 * BLOCK_SIZE / PAGE)?;
         Ok(1)
     }
 }
 
-/// Shrinks the limit of a full cache by half.
-struct Shrink {
-    bed: Arc<Bed>,
-    file: BedFile,
-    limit: u64,
-    pages: u64,
-    random: Random,
-}
-
-impl Shrink {
-    fn new(limit: u64) -> io::Result<Self> {
-        let bed = Bed::new(limit, 1)?;
-        let pages = 2 * limit / PAGE as u64;
-        Ok(Self {
-            file: bed.file(0, pages * PAGE as u64),
-            bed,
-            limit,
-            pages,
-            random: Random(2),
-        })
-    }
-
-    fn set_limit(&self, limit: u64) -> io::Result<u64> {
-        let set = self.bed.mm.set_limit(limit);
-        set.map_err(io::Error::other)?;
-        Ok(self.bed.mm.usage().blocks_held)
-    }
-}
-
-impl Pass for Shrink {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.set_limit(self.limit)?;
+/// Shrinks the limit of a full cache by half: the time for each block.
+fn shrink(limit: u64) -> io::Result<Work> {
+    let mut full = Full::new(limit, 2 * limit)?;
+    Ok(Work::pass(1, "µs/block", move || {
+        full.set_limit(limit)?;
         // One page at a time, at random: none of them is part of a larger folio.
-        for _ in 0..self.pages {
-            self.file
-                .read(self.random.below(self.pages as usize) as u64)?;
-        }
+        full.read(full.pages)?;
         // No size finds its own in the processor's caches.
         let mut cold = vec![0_u8; COLD];
         cold.iter_mut().for_each(|byte| *byte += 1);
         std::hint::black_box(&cold);
-        Ok(())
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let before = self.bed.mm.usage().blocks_held;
+        let before = full.bed.mm.usage().blocks_held;
         let start = Instant::now();
-        let after = self.set_limit(self.limit / 2)?;
+        let after = full.set_limit(limit / 2)?;
         let took = start.elapsed();
         let given_back = before.saturating_sub(after).max(1);
         Ok(Outcome::plain(took.as_secs_f64() * 1e6 / given_back as f64))
-    }
+    }))
 }

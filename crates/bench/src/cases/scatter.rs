@@ -7,16 +7,9 @@
 //! the kernel's buffered calls, and a directory that ours has to itself. Each side has a file of its own.
 
 use foliocache_sys::fd::OFlags;
-use std::rc::Rc;
-use std::time::Duration;
 
-use super::{DIRFS, KERNEL};
-use crate::case::{Match, Plan, ratios};
-use crate::error::{BenchError, set_up};
-use crate::files::PAGE;
+use crate::cases::prelude::*;
 use crate::logs::{Shape, Side, log};
-use crate::place::{Folder, check_room};
-use crate::settings::Settings;
 
 const EXCLUSIVE: &str = "foliocache, dirfs, exclusive";
 
@@ -37,8 +30,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let folder = Folder::on_disk(settings)?;
     let len = memory / MEMORY_PER_FILE;
     check_room(folder.path(), 4 * len, 16)?;
-    let place = Some(folder.describe());
-    let folder = Rc::new(folder);
     let sides = set_up("a file", || {
         Ok([
             (DIRFS, Side::ours(&folder, "shared", memory, false)?),
@@ -66,8 +57,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         }
         matches.push(one);
     }
-    Ok(Plan {
-        place,
-        ..matches.into()
-    })
+    let description = folder.describe();
+    Ok(Plan::at(matches, folder, description))
 }

@@ -20,12 +20,8 @@
 //! Sixteen buffers do not fit the processor's nearest caches as one does: on zram, where nothing else
 //! takes time, `O_DIRECT` itself loses by sixteen streams. What it keeps is the divisor there.
 
-use super::{BUFFERED, FILE_PER_MEMORY, OURS, on_disk_and_zram};
-use crate::case::{Plan, ratios};
-use crate::error::BenchError;
+use crate::cases::prelude::*;
 use crate::file_bed::{By, DIRECT, FileBed};
-use crate::place::MIB;
-use crate::settings::Settings;
 use crate::streams::Shape;
 
 /// What each of many streams asks for.

@@ -20,28 +20,15 @@
 mod tree;
 
 use foliocache::Directory;
-use foliocache_sys::dir;
-use foliocache_sys::fd;
-use std::cell::RefCell;
+use foliocache_sys::{dir, fd};
 use std::ffi::CString;
-use std::fs;
-use std::hint::black_box;
-use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use self::tree::{Opened, Outsider, Seen, Tree, read, read_kernel};
+use self::tree::{Opened, Outsider, Tree, read, read_kernel, unseen};
 use super::create::{Makers, Ours, create, first_and_last};
-use super::{DIRFS, KERNEL};
-use crate::case::{Match, Outcome, Pass, Plan, RatioPlan, Work, ratios};
-use crate::error::{BenchError, OrSetup};
-use crate::latency::Times;
-use crate::place::{
-    DROP_CACHES, Folder, Random, USUAL_LIMIT, check_room, device_number, find_memory,
-};
-use crate::settings::Settings;
+use crate::cases::prelude::*;
+use crate::place::{DROP_CACHES, USUAL_LIMIT, device_number, find_memory};
 
 /// Bytes of a file.
 const LEN: usize = 6 << 10;
@@ -64,12 +51,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let made = 2 * (settings.samples + 1) * (2 * all + 12 * (all / 10 + dirs) + COUNTED) + all;
     check_room(folder.path(), (made * ON_DISK) as u64, made as u64)?;
     let failed = "a tree of small files";
-    let folder = Rc::new(folder);
     let tree = Tree::new(&folder, dirs, (files * HOT).div_ceil(1000)).setting_up(failed)?;
-    let mut plan = Plan {
-        place: Some(folder.describe()),
-        ..Plan::default()
-    };
+    let mut plan = Plan::default();
     let cold = fs::OpenOptions::new().write(true).open(DROP_CACHES);
     if cold.is_err() {
         plan.notes.push(format!(
@@ -118,6 +101,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         ratios.for_each(|ratio| ratio.name += suffix);
         plan.matches.extend(matches);
     }
+    plan.place = Some(folder.describe());
+    plan.holds.push(Rc::new(folder));
     Ok(plan)
 }
 
@@ -151,65 +136,38 @@ fn hot(tree: &Rc<Tree>, ours: Ours) -> io::Result<Match> {
             Operation::Read(_) | Operation::Metadata => "op/s",
         };
         for (variant, kernel) in [(DIRFS, false), (KERNEL, true)] {
-            let pass = Hot {
-                tree: tree.clone(),
-                ours: ours.clone(),
-                kernel,
-                operation,
-                outsider: changed.then(|| outsider.clone()),
-                random: Random(at as u64),
-                drawn: Vec::new(),
+            let (tree, ours, mut random) = (tree.clone(), ours.clone(), Random(at as u64));
+            let outsider = changed.then(|| outsider.clone());
+            let turn = move || {
+                ours.borrow_mut().warm(&tree)?;
+                let ours = ours.borrow();
+                let ours = (!kernel).then(|| ours.directory());
+                // The names that the laps use, in that order: looking them up in the list of all would be measured as well.
+                let names = match operation {
+                    Operation::Walk => 0,
+                    _ => tree.names.len(),
+                };
+                let any = |_| tree.any(&mut random).clone();
+                let drawn: Vec<_> = (0..LAPS * names).map(any).collect();
+                let (mut n, mut took) = (0, Duration::ZERO);
+                for lap in 0..LAPS {
+                    if let Some(outsider) = &outsider {
+                        let mut outsider = outsider.borrow_mut();
+                        for name in tree.in_each_dir() {
+                            outsider.change(name)?;
+                        }
+                    }
+                    let start = Instant::now();
+                    n += operate(operation, &tree, ours, &drawn[lap * names..][..names])?;
+                    took += start.elapsed();
+                }
+                Ok(Outcome::plain(n as f64 / took.as_secs_f64()))
             };
-            hot.add(name, variant, Work::pass(1, unit, pass));
+            hot.add(name, variant, Work::pass(1, unit, turn));
         }
         hot.ratio(RatioPlan::new(ratio, 2 * at, 2 * at + 1).at_least(least));
     }
     Ok(hot)
-}
-
-struct Hot {
-    tree: Rc<Tree>,
-    ours: Rc<RefCell<Opened>>,
-    kernel: bool,
-    operation: Operation,
-    /// Changes files before each lap.
-    outsider: Option<Rc<RefCell<Outsider>>>,
-    random: Random,
-    /// The names that the laps of a pass use, in that order: looking them up in the list of all would be measured as well.
-    drawn: Vec<(String, CString)>,
-}
-
-impl Pass for Hot {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.ours.borrow_mut().warm(&self.tree)?;
-        self.drawn.clear();
-        if self.operation != Operation::Walk {
-            for _ in 0..LAPS * self.tree.names.len() {
-                self.drawn.push(self.tree.any(&mut self.random).clone());
-            }
-        }
-        Ok(())
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let ours = self.ours.borrow();
-        let ours = (!self.kernel).then(|| ours.directory());
-        let each = self.drawn.len() / LAPS;
-        let (mut n, mut took) = (0, Duration::ZERO);
-        for lap in 0..LAPS {
-            if let Some(outsider) = &self.outsider {
-                let mut outsider = outsider.borrow_mut();
-                for name in self.tree.in_each_dir() {
-                    outsider.change(name)?;
-                }
-            }
-            let drawn = &self.drawn[lap * each..][..each];
-            let start = Instant::now();
-            n += operate(self.operation, &self.tree, ours, drawn)?;
-            took += start.elapsed();
-        }
-        Ok(Outcome::plain(n as f64 / took.as_secs_f64()))
-    }
 }
 
 /// Does it with all of these names, through ours or the kernel's; returns how many names it was.
@@ -262,13 +220,14 @@ fn add_one(to: &mut Match, name: &str, unit: &'static str) {
 }
 
 fn seen(tree: &Rc<Tree>, ours: Ours) -> io::Result<Match> {
-    let pass = Seen {
-        tree: tree.clone(),
-        ours: Opened::new(ours),
-        outsider: Outsider::new(tree)?,
+    let (tree, mut ours) = (Rc::clone(tree), Opened::new(ours));
+    let mut outsider = Outsider::new(&tree)?;
+    let turn = move || {
+        ours.warm(&tree)?;
+        unseen(&tree, ours.directory(), &mut outsider)
     };
     let (mut one, name) = (Match::default(), "changes unseen, p99");
-    one.add(name, DIRFS, Work::pass(1, "ms", pass));
+    one.add(name, DIRFS, Work::pass(1, "ms", turn));
     add_one(&mut one, name, "ms");
     ratios! { one; "change_seen_p99_ms" => 0 / 1, at_most(50.0); }
     Ok(one)
@@ -278,54 +237,36 @@ fn seen(tree: &Rc<Tree>, ours: Ours) -> io::Result<Match> {
 fn cold_reads(tree: &Rc<Tree>, ours: Ours, n: usize) -> Match {
     let mut one = Match::default();
     for (variant, ours) in [(DIRFS, Some(ours)), (KERNEL, None)] {
-        let cold = Cold {
-            tree: tree.clone(),
-            ours: ours.map(Opened::new),
-            n,
-            random: Random(1),
+        let (tree, mut random) = (Rc::clone(tree), Random(1));
+        let turn = move || {
+            let opened = ours.map(|ours| ours.open(&tree.path)).transpose()?;
+            fd::syncfs(fs::File::open(&tree.path)?.as_fd())?;
+            fs::write(DROP_CACHES, "3")?;
+            find_memory(n * ON_DISK)?;
+            // Each file once at most.
+            let mut order: Vec<_> = tree.names.iter().collect();
+            random.shuffle(&mut order);
+            order.truncate(n);
+            let (start, mut times) = (Instant::now(), Times::new());
+            for (name, path) in &order {
+                let begun = Instant::now();
+                match &opened {
+                    Some((directory, _)) => read(directory, name, LEN)?,
+                    None => read_kernel(&tree, path, LEN)?,
+                }
+                times.add(begun.elapsed());
+            }
+            let latency = Times::drain([&mut times].into_iter());
+            Ok(Outcome::per_second(order.len(), start).latency(latency))
         };
-        let work = Work::pass(1, "op/s", cold);
-        one.add("cold open, read, close", variant, work);
+        one.add(
+            "cold open, read, close",
+            variant,
+            Work::pass(1, "op/s", turn),
+        );
     }
     ratios! { one; "cold_open_read_vs_kernel" => 0 / 1, at_least(0.8); }
     one
-}
-
-struct Cold {
-    tree: Rc<Tree>,
-    /// The kernel's without.
-    ours: Option<Opened>,
-    n: usize,
-    random: Random,
-}
-
-impl Pass for Cold {
-    fn prepare(&mut self) -> io::Result<()> {
-        if let Some(ours) = &mut self.ours {
-            ours.fresh(&self.tree)?;
-        }
-        fd::syncfs(fs::File::open(&self.tree.path)?.as_fd())?;
-        fs::write(DROP_CACHES, "3")?;
-        find_memory(self.n * ON_DISK)
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        // Each file once at most.
-        let mut order: Vec<_> = self.tree.names.iter().collect();
-        self.random.shuffle(&mut order);
-        order.truncate(self.n);
-        let (start, mut times) = (Instant::now(), Times::new());
-        for (name, path) in &order {
-            let begun = Instant::now();
-            match &self.ours {
-                Some(ours) => read(ours.directory(), name, LEN)?,
-                None => read_kernel(&self.tree, path, LEN)?,
-            }
-            times.add(begun.elapsed());
-        }
-        let latency = Times::drain([&mut times].into_iter());
-        Ok(Outcome::per_second(order.len(), start).latency(latency))
-    }
 }
 
 /// Where the kernel counts for the device that a folder is on, if it does.
@@ -350,14 +291,10 @@ fn durable(makers: Rc<RefCell<Makers>>, n: usize, device: Option<PathBuf>) -> Wo
     } else {
         "files/s"
     };
-    let again = Rc::clone(&makers);
-    let prepare = move || {
+    Work::pass(1, unit, move || {
         let mut makers = makers.borrow_mut();
         makers.fresh()?;
-        makers.find_memory(n)
-    };
-    let run = move || {
-        let mut makers = again.borrow_mut();
+        makers.find_memory(n)?;
         let count = || device.as_deref().map(writes).transpose();
         let before = count()?;
         let start = Instant::now();
@@ -367,8 +304,7 @@ fn durable(makers: Rc<RefCell<Makers>>, n: usize, device: Option<PathBuf>) -> Wo
             Some((before, after)) => Outcome::plain(after - before),
             None => Outcome::per_second(n, start),
         })
-    };
-    Work::pass(1, unit, (prepare, run))
+    })
 }
 
 fn creation(

@@ -24,17 +24,11 @@
 //! share its cache, and a line that goes to and fro between them costs next to nothing.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
-use super::{DIRFS_AS_USER, KERNEL, OURS_AS_USER};
-use crate::case::{Match, Plan, Worker, ratios, repeat};
-use crate::error::{BenchError, set_up};
+use crate::cases::prelude::*;
 use crate::names::{KernelTree, KernelUser, Make, Names, c_path};
-use crate::place::Random;
 use crate::references::{Chain, Path, Referenced};
-use crate::settings::Settings;
 
 const NAME: &str = "stat, six components";
 const MANY: &str = "stat, six components, 20,000 paths in 1,000 directories";
@@ -84,12 +78,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             let kernel = set_up("the top of a tree", || {
                 let each = (0..threads).map(|thread| {
                     let user = KernelUser::at(tree.path())?;
-                    let (tree, mut paths) = (tree.clone(), Round::new(&paths, thread));
-                    Ok(repeat(move || {
-                        // As long as anybody is in it.
-                        let _ = &tree;
-                        user.stat(paths.next())
-                    }))
+                    let mut paths = Round::new(&paths, thread);
+                    Ok(repeat(move || user.stat(paths.next())))
                 });
                 each.collect()
             })?;
@@ -108,7 +98,10 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             layouts(threads),
         ]);
     }
-    Ok(matches.into())
+    Ok(Plan {
+        holds: vec![Rc::new(tree)],
+        ..matches.into()
+    })
 }
 
 /// Makes the one file and what is above it, and the many.

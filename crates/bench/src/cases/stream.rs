@@ -20,24 +20,17 @@
 //! [compressed disk in memory](crate::zram), where the processor is the limit: there `O_DIRECT` of the same requests and
 //! threads is compared with, and the fastest depth stated beside.
 
-use foliocache_sys::Errno;
-use foliocache_sys::fd;
-use std::fs;
-use std::io;
+use foliocache_sys::{Errno, fd};
 use std::os::fd::AsFd;
-use std::rc::Rc;
 
-mod beside;
-
-use super::{At, BUFFERED, FILE_PER_MEMORY, OURS, on_disk_and_zram};
-use crate::case::{Figure, Plan, ratios};
-use crate::error::{BenchError, OrSetup};
+use crate::case::Figure;
+use crate::cases::prelude::*;
 use crate::file_bed::{By, DIRECT, FILE, FileBed};
-use crate::files::PAGE;
 use crate::host::Host;
 use crate::place::Buffer;
-use crate::settings::Settings;
 use crate::streams::{Shape, Time};
+
+mod beside;
 
 /// Bytes of a request.
 const REQUEST: usize = 64 << 10;

@@ -13,16 +13,9 @@
 //! block. See [`logs`](crate::logs).
 
 use foliocache_sys::fd::OFlags;
-use std::rc::Rc;
-use std::time::Duration;
 
-use super::{DIRFS, KERNEL};
-use crate::case::{Match, Plan, ratios};
-use crate::error::{BenchError, set_up};
-use crate::files::PAGE;
+use crate::cases::prelude::*;
 use crate::logs::{Shape, Side, log};
-use crate::place::{Folder, check_room};
-use crate::settings::Settings;
 
 const DIRECT: &str = "kernel O_DIRECT, O_DSYNC";
 
@@ -48,8 +41,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let len = memory / MEMORY_PER_FILE;
     let room = 4 * len + (4.0 * PER_SECOND * settings.seconds) as u64;
     check_room(folder.path(), room, 16)?;
-    let place = Some(folder.describe());
-    let folder = Rc::new(folder);
     let sides = set_up("the file of a log", || {
         let direct = OFlags::DIRECT | OFlags::DSYNC;
         Ok([
@@ -78,8 +69,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         }
         matches.push(one);
     }
-    Ok(Plan {
-        place,
-        ..matches.into()
-    })
+    let description = folder.describe();
+    Ok(Plan::at(matches, folder, description))
 }

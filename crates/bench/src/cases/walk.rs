@@ -18,19 +18,13 @@
 //!
 //! The times of misses are divided, ours under RCU by the locked form's: less is better.
 
-use std::io;
-use std::thread;
-use std::time::Instant;
-
 use foliocache_sys::memory::total_memory;
+use std::thread;
 
-use super::{DIRFS_AS_USER, KERNEL, OURS_AS_USER};
-use crate::case::{Match, Outcome, Plan, Work, ratios};
-use crate::error::{BenchError, set_up};
-use crate::misses::{Counted, Form, Misses};
+use crate::cases::prelude::*;
+use crate::misses::{Counted, Form, misses};
 use crate::names::{KernelTree, KernelUser, Names};
 use crate::ratio::Target;
-use crate::settings::Settings;
 use crate::trees::{FilePath, Trees, top};
 
 const CACHED: &str = "walk, all cached";
@@ -78,12 +72,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     }
     let user = |thread| {
         let user = KernelUser::at(&tree.path().join(top(thread)))?;
-        // As long as anybody is in it.
-        let tree = tree.clone();
-        Ok(move |path: &FilePath| {
-            let _ = &tree;
-            user.stat(path.c_str())
-        })
+        Ok(move |path: &FilePath| user.stat(path.c_str()))
     };
     cached.add(CACHED, KERNEL, walks(trees, laps, user)?);
     ratios! { cached;
@@ -92,11 +81,12 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     }
 
     // Inodes brought into one cache by all threads: how long that takes, and the same counted.
-    let misses = |form, counted, caches| {
-        let misses = Misses::new(trees.threads, trees.each(), caches, form, counted);
-        Work::pass(trees.threads, counted.unit(), misses)
+    let pass = |form, counted, caches| {
+        let (threads, each) = (trees.threads, trees.each());
+        let misses = move || misses(threads, each, caches, form, counted).map(Outcome::plain);
+        Work::pass(threads, counted.unit(), misses)
     };
-    let times = |form| misses(form, Counted::Nanoseconds, laps.min(MOST_CACHES));
+    let times = |form| pass(form, Counted::Nanoseconds, laps.min(MOST_CACHES));
     let mut missed = Match::default();
     missed.add(MISSED, "first look under RCU", times(Form::Rcu));
     missed.add(MISSED, "first look locked", times(Form::Locked));
@@ -115,13 +105,16 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         ("locks, first look under RCU", Form::Rcu, Counted::Locks),
         ("locks, first look locked", Form::Locked, Counted::Locks),
     ] {
-        locks.add(LOCKS, variant, misses(form, counted, 1));
+        locks.add(LOCKS, variant, pass(form, counted, 1));
     }
     ratios! { locks;
         "locks_per_miss_rcu" => 1 / 0, at_most(1.0);
         "locks_per_miss_locked" => 2 / 0;
     }
-    Ok(vec![cached, missed, locks].into())
+    Ok(Plan {
+        holds: vec![Rc::new(tree)],
+        ..vec![cached, missed, locks].into()
+    })
 }
 
 /// Walks of all trees, each by its thread, so many times over.

@@ -1,10 +1,6 @@
 //! What uncached streams leave to others: a cached writer's rate, and a hot set.
 
-use std::io;
-use std::rc::Rc;
-
-use crate::case::{Match, Outcome, Work, ratios};
-use crate::error::BenchError;
+use crate::cases::prelude::*;
 use crate::file_bed::{By, FILE, FileBed};
 use crate::streams::{Shape, Time};
 
@@ -31,14 +27,9 @@ pub(super) fn plan(bed: &Rc<FileBed>, shape: Shape, memory: u64) -> Result<[Matc
         ("cached, beside an uncached writer", true),
         ("cached, beside a cached writer", false),
     ] {
-        let (bed, again) = (Rc::clone(bed), Rc::clone(bed));
-        let prepare = move || bed.chill(FILE).and_then(|()| bed.chill(BESIDE));
-        let run = move || writers(&again, beside_uncached, shape);
-        fairness.add(
-            "write 64 KiB",
-            variant,
-            Work::pass(1, "MB/s", (prepare, run)),
-        );
+        let bed = Rc::clone(bed);
+        let run = move || writers(&bed, beside_uncached, shape);
+        fairness.add("write 64 KiB", variant, Work::pass(1, "MB/s", run));
     }
     ratios! { fairness; "fairness_cached_beside_uncached" => 0 / 1, at_least(0.8); }
 
@@ -48,15 +39,13 @@ pub(super) fn plan(bed: &Rc<FileBed>, shape: Shape, memory: u64) -> Result<[Matc
         ..shape
     };
     for (variant, scan) in [("after an uncached scan", true), ("without a scan", false)] {
-        let (bed, again) = (Rc::clone(bed), Rc::clone(bed));
-        let prepare = move || read_hot_set(&bed, once, memory);
+        let bed = Rc::clone(bed);
         let scan = if scan { SCAN_PER_MEMORY * memory } else { 0 };
-        let run = move || hot_pages_after(scan, &again, once);
-        hot.add(
-            "hot set",
-            variant,
-            Work::pass(shape.threads, "pages", (prepare, run)),
-        );
+        let run = move || {
+            read_hot_set(&bed, once, memory)?;
+            hot_pages_after(scan, &bed, once)
+        };
+        hot.add("hot set", variant, Work::pass(shape.threads, "pages", run));
     }
     ratios! { hot; "hot_set_kept" => 0 / 1, at_least(0.99); }
     Ok([fairness, hot])
@@ -64,6 +53,8 @@ pub(super) fn plan(bed: &Rc<FileBed>, shape: Shape, memory: u64) -> Result<[Matc
 
 /// Two writers of ours, each in its file; the figure is that of the first, which is cached.
 fn writers(bed: &FileBed, beside_uncached: bool, shape: Shape) -> io::Result<Outcome> {
+    bed.chill(FILE)?;
+    bed.chill(BESIDE)?;
     let shape = Shape {
         threads: 2,
         len: 2 * shape.len,
