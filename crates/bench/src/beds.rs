@@ -88,7 +88,7 @@ impl Drop for Bed {
     fn drop(&mut self) {
         for bdi in &self.bdis {
             bdi.stop();
-            // What is dirty holds the file systems, which hold the cache.
+            // Dirty data holds the file systems, which hold the cache.
             bdi.discard_all();
         }
     }

@@ -1,4 +1,4 @@
-//! What is to be run: cases, their matches and who takes part.
+//! Cases, their matches and their contestants.
 //!
 //! # Model
 //!
@@ -26,7 +26,7 @@ pub(crate) const BATCH: u64 = 256;
 pub struct Case {
     /// The name on the command line and in reports.
     pub name: &'static str,
-    /// What it measures, in a line.
+    /// Its measurements, in a line.
     pub about: &'static str,
     /// The settings it looks at.
     pub uses: Uses,
@@ -50,7 +50,7 @@ impl Case {
     }
 }
 
-/// What a case is about to run.
+/// The matches that a case runs.
 #[derive(Default)]
 pub(crate) struct Plan {
     /// One after another.
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     pub(crate) holds: Vec<Rc<dyn Any>>,
     /// Where the files are; None for one page on a tmpfs.
     pub(crate) place: Option<String>,
-    /// What the reader of the report should know: what was left out and why.
+    /// Facts for the reader of the report: omissions and their causes.
     pub(crate) notes: Vec<String>,
 }
 
@@ -92,9 +92,9 @@ pub(crate) struct Match {
     pub(crate) ratios: Vec<RatioPlan>,
     /// The figures are counts, which the same work gives again: no ratio needs a control.
     pub(crate) exact: bool,
-    /// What the names of its rows begin with.
+    /// The beginning of the names of its rows.
     pub(crate) prefix: &'static str,
-    /// What the names of its ratios end with.
+    /// The end of the names of its ratios.
     pub(crate) suffix: &'static str,
 }
 
@@ -165,17 +165,17 @@ pub(crate) use ratios;
 
 /// One way to do the work.
 pub(crate) struct Contestant {
-    /// What is done, the same for those that are compared.
+    /// The work, the same for contestants that are compared.
     pub(crate) name: String,
-    /// How it is done.
+    /// The way to do it.
     pub(crate) variant: &'static str,
-    /// What it does in a turn.
+    /// Its work in a turn.
     pub(crate) work: Work,
 }
 
 type Pass = dyn FnMut() -> io::Result<Outcome>;
 
-/// What a contestant does in a turn.
+/// The work of a contestant in a turn.
 pub(crate) enum Work {
     /// Operations, over and over until the turn is over; one worker for each thread.
     Operations(Vec<Box<dyn Worker>>),
@@ -222,7 +222,7 @@ impl Work {
 pub(crate) struct RatioPlan {
     /// Stable: scripts look for it.
     pub(crate) name: String,
-    /// What is divided.
+    /// The dividend.
     pub(crate) of: usize,
     /// By what.
     pub(crate) to: usize,
@@ -230,11 +230,11 @@ pub(crate) struct RatioPlan {
     pub(crate) divisor: Option<(usize, usize)>,
     /// A second ratio; the lesser of the two counts.
     pub(crate) or: Option<(usize, usize)>,
-    /// What of each contestant.
+    /// The figure of each contestant.
     pub(crate) figure: Figure,
     /// Which contestant is its control, if one is needed and it matters: the one whose turn takes less time.
     pub(crate) control: Option<usize>,
-    /// What it is to reach.
+    /// Its target.
     pub(crate) target: Option<Target>,
 }
 
@@ -309,7 +309,7 @@ impl RatioPlan {
     }
 }
 
-/// What is divided in a ratio.
+/// The figure that a ratio divides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Figure {
     /// The figure of the row.
@@ -340,19 +340,19 @@ impl Figure {
     }
 }
 
-/// What one thread of a contestant does.
+/// The work of one thread of a contestant.
 pub(crate) trait Worker: Send {
     /// Does some operations and returns how many; some microseconds' worth, since the clock is looked at between two
     /// calls.
     fn batch(&mut self) -> io::Result<u64>;
 }
 
-/// What a pass gave.
+/// The result of a pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     /// The figure.
     pub(crate) value: f64,
-    /// What it cost, and the bytes that were moved for it.
+    /// The cost, and the bytes that were moved for it.
     pub(crate) cost: Option<(Cost, u64)>,
     /// The share of the reads that found their page in the cache, from 0 to 1.
     pub(crate) hit_ratio: Option<f64>,

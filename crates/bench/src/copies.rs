@@ -26,7 +26,7 @@ use crate::files::{BLOCK, BlockBuf, Ours, whole};
 /// The control.
 const COPY: &str = "copy";
 
-/// What a worker does with its pair of buffers.
+/// The operation on a worker's pair of buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Read,

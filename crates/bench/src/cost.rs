@@ -1,4 +1,4 @@
-//! What a pass cost: time, and the processor's part of it.
+//! The cost of a pass: time, and the processor's part of it.
 //!
 //! # Model
 //!
@@ -38,7 +38,7 @@ pub(crate) struct Meter {
     kernel: KernelThreads,
 }
 
-/// What a thread of this process is for.
+/// The purpose of a thread of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Reclaim,
@@ -58,7 +58,7 @@ impl Part {
     }
 }
 
-/// What each thread of this process that is no caller has worked so far, in nanoseconds.
+/// The processor time of each thread of this process that is no caller, in nanoseconds.
 fn threads() -> HashMap<u32, (Part, u64)> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
     let each = threads.flatten().filter_map(|thread| {
@@ -105,13 +105,13 @@ impl Meter {
         }
     }
 
-    /// What a thread had worked at the start.
+    /// The processor time of a thread at the start.
     fn before(&self, thread: u32) -> u64 {
         self.threads.get(&thread).map_or(0, |(_, ns)| *ns)
     }
 }
 
-/// What each of the kernel's threads has worked so far, in nanoseconds.
+/// The processor time of each of the kernel's threads, in nanoseconds.
 struct KernelThreads(HashMap<u32, u64>);
 
 /// The process whose children are the kernel's threads.

@@ -34,7 +34,7 @@ pub(crate) const DIRECT: &str = "O_DIRECT, depth 1";
 /// The longest turn that a depth is tried with, in seconds.
 const TRIAL: f64 = 0.25;
 
-/// Who reads or writes.
+/// The reader or writer of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Ours {
@@ -53,7 +53,7 @@ pub(crate) enum By {
     },
 }
 
-/// What all passes over one file share. Fields go in this order: the kernel's side leaves its cgroup before the
+/// The state that all passes over one file share. Fields go in this order: the kernel's side leaves its cgroup before the
 /// place's guard takes that away.
 pub(crate) struct FileBed {
     kernel: RefCell<KernelSide>,

@@ -37,7 +37,7 @@ pub(crate) const ROLE: &str = "guard";
 pub(crate) enum Thing {
     /// A folder with all that is in it.
     Folder(PathBuf),
-    /// What is mounted there.
+    /// A mount at this path.
     Mount(PathBuf),
     /// A compressed disk in memory, by number.
     Zram(u32),
@@ -72,7 +72,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop(child.stdin.take());
-        // What went wrong the guard has said itself.
+        // The guard has reported its errors itself.
         let _ = child.wait();
     }
 }
@@ -96,7 +96,7 @@ pub(crate) fn tell(helper: &mut Child, what: &impl Serialize) -> io::Result<()> 
     stdin.write_all(&line)
 }
 
-/// The guard's own life: hears of things until nobody is there any more, then takes them away.
+/// The guard's own life: it hears of things until its input ends, then takes them away.
 pub(crate) fn main() -> io::Result<()> {
     let mut things = Vec::new();
     for line in io::stdin().lock().lines() {

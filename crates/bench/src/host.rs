@@ -7,7 +7,7 @@ use std::fs;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What matters of the machine for the figures that it gives.
+/// Facts about the machine that matter for its figures.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Host {
     /// Release of the kernel.

@@ -11,6 +11,7 @@
 //! of its own, which joins the cgroup before it opens a file, and the files have to leave the cache
 //! before that. What it needs for itself, buffers and traces, it takes before it joins.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
@@ -33,7 +34,7 @@ pub(crate) const ROLE: &str = "kernel";
 
 const WHAT: &str = "the kernel's side of the comparison";
 
-/// What the process is told.
+/// An order to the process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// Take the memory for random reads.
@@ -44,15 +45,8 @@ enum Order {
     Streams(PathBuf, Shape, Access),
 }
 
-/// What it answers; the text is of an error.
-type Answer = Result<Done, String>;
-
-#[derive(Debug, Serialize, Deserialize)]
-enum Done {
-    Ready,
-    Random(RandomResult),
-    Streams(Streamed),
-}
+/// Its answer: a value of the order, or the text of an error.
+type Answer = Result<serde_json::Value, String>;
 
 /// The process, from outside.
 pub(crate) struct KernelSide {
@@ -86,7 +80,8 @@ impl KernelSide {
             _guard: guard.clone(),
         };
         if let Some(trace) = trace {
-            side.order(&Order::Trace(trace)).setting_up(WHAT)?;
+            let ready: io::Result<()> = side.order(&Order::Trace(trace));
+            ready.setting_up(WHAT)?;
         }
         let joined = fs::write(group.join("cgroup.procs"), side.child.id().to_string());
         joined.setting_up(WHAT)?;
@@ -100,10 +95,7 @@ impl KernelSide {
                 .iter()
                 .try_for_each(|path| drop_from_kernel_cache(path))?;
         }
-        match self.order(&Order::Read(set.clone(), way, *read))? {
-            Done::Random(result) => Ok(result),
-            other => Err(unexpected(&other)),
-        }
+        self.order(&Order::Read(set.clone(), way, *read))
     }
 
     /// Reads or writes streams; written ones are made durable.
@@ -113,19 +105,17 @@ impl KernelSide {
         shape: Shape,
         access: Access,
     ) -> io::Result<Streamed> {
-        match self.order(&Order::Streams(path.to_owned(), shape, access))? {
-            Done::Streams(result) => Ok(result),
-            other => Err(unexpected(&other)),
-        }
+        self.order(&Order::Streams(path.to_owned(), shape, access))
     }
 
-    fn order(&mut self, order: &Order) -> io::Result<Done> {
+    fn order<T: DeserializeOwned>(&mut self, order: &Order) -> io::Result<T> {
         tell(&mut self.child, order)?;
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
             return Err(io::Error::other("the process ended"));
         }
-        serde_json::from_str::<Answer>(&line)?.map_err(io::Error::other)
+        let answer = serde_json::from_str::<Answer>(&line)?;
+        Ok(serde_json::from_value(answer.map_err(io::Error::other)?)?)
     }
 }
 
@@ -135,10 +125,6 @@ impl Drop for KernelSide {
         // It ends at the end of its orders; how does not matter any more.
         let _ = self.child.wait();
     }
-}
-
-fn unexpected(answer: &Done) -> io::Error {
-    io::Error::other(format!("an answer to something else: {answer:?}"))
 }
 
 /// Where memory cgroups are made, and the file with a group's limit: version 1, version 2.
@@ -196,12 +182,12 @@ struct State {
 }
 
 impl State {
-    fn obey(&mut self, order: Order) -> io::Result<Done> {
-        match order {
+    fn obey(&mut self, order: Order) -> io::Result<serde_json::Value> {
+        let answer = match order {
             Order::Trace(trace) => {
                 self.threads = trace.threads;
                 self.reads = Some(Reads::new(&trace));
-                Ok(Done::Ready)
+                serde_json::to_value(())
             }
             Order::Read(set, way, read) => {
                 let reads = self.reads.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
@@ -214,7 +200,7 @@ impl State {
                     Way::Mapping { .. } if !read.device => Ok(page_faults()?.major),
                     _ => read_from_disk(),
                 };
-                Ok(Done::Random(reads.run(readers, &read, missed)?))
+                serde_json::to_value(reads.run(readers, &read, missed)?)
             }
             Order::Streams(path, shape, access) => {
                 let stream = |number| {
@@ -227,9 +213,10 @@ impl State {
                     true => fs::File::open(&path)?.sync_data(),
                     false => Ok(()),
                 };
-                Ok(Done::Streams(shape.run(&mut streams, sync)?))
+                serde_json::to_value(shape.run(&mut streams, sync)?)
             }
-        }
+        };
+        Ok(answer?)
     }
 }
 

@@ -38,7 +38,7 @@ impl Times {
         self.0[place(time.as_nanos() as u64)] += 1;
     }
 
-    /// What all of them have counted, which they forget.
+    /// The percentiles of all of them together, which become empty.
     pub(crate) fn drain<'a>(all: impl Iterator<Item = &'a mut Times>) -> Latency {
         let mut counts = vec![0_u64; place(u64::MAX) + 1];
         for times in all {

@@ -24,7 +24,7 @@ use crate::latency::Times;
 use crate::place::{Buffer, Folder, MIB, Random, USUAL_LIMIT};
 use crate::threads::on_threads;
 
-/// Who writes: opens files in a folder of its own.
+/// A writer, which opens files in a folder of its own.
 pub(crate) struct Side {
     directory: Option<Directory>,
     /// How the kernel opens a file.
@@ -40,7 +40,7 @@ impl Side {
         Self::new(folder, name, flags, |_| Ok(None))
     }
 
-    /// Through a cache of ours; `exclusive` if nobody else uses the directory.
+    /// Through a cache of ours; `exclusive` if no other process uses the directory.
     pub(crate) fn ours(
         folder: &Folder,
         name: &str,
@@ -134,7 +134,7 @@ impl Open {
     }
 }
 
-/// What is written.
+/// The shape of a log.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) record: usize,

@@ -59,7 +59,7 @@ impl Mapped for foliocache::Mapping {
     }
 }
 
-/// What is done to each page.
+/// The access to each page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Load,

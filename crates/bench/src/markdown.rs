@@ -116,7 +116,7 @@ impl Report {
         )
     }
 
-    /// What is divided by what.
+    /// The dividend and the divisor, in words.
     fn meaning(&self, ratio: &RatioReport) -> String {
         let plan = &ratio.plan;
         let of = |pair| {

@@ -38,7 +38,7 @@ pub(crate) enum Form {
     Locked,
 }
 
-/// What the figure of a pass is.
+/// The figure of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Counted {
     /// Of one thread, for each of its misses.

@@ -95,7 +95,7 @@ impl KernelUser {
 pub(crate) struct Names {
     directory: Directory,
     _cache: Cache,
-    /// What a dirfs lies over: goes last.
+    /// The tree below a dirfs: it is dropped last.
     _below: Option<Arc<KernelTree>>,
 }
 
@@ -118,7 +118,7 @@ impl Names {
         })
     }
 
-    /// What stats paths from `start`.
+    /// A user that stats paths from `start`.
     pub(crate) fn user(self: &Arc<Self>, start: &str) -> io::Result<User> {
         let user = Credentials::new(USER, USER, &[USER]);
         let directory = self.directory.with_credentials(user);

@@ -30,7 +30,7 @@ pub(crate) const MIB: usize = 1 << 20;
 /// The soft limit of open files that most processes have.
 pub(crate) const USUAL_LIMIT: u64 = 1024;
 
-/// What drops the kernel's caches: 2 its dentries and inodes, 3 its pages, too.
+/// A write here drops the kernel's caches: 2 its dentries and inodes, 3 its pages, too.
 pub(crate) const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// `statfs.f_type` of ramfs.
@@ -300,7 +300,7 @@ impl Folder {
         Ok(point)
     }
 
-    /// The kind of its file system; empty if nobody says.
+    /// The kind of its file system; empty if it is not known.
     pub(crate) fn kind(&self) -> String {
         kind(&self.path)
     }
@@ -360,7 +360,7 @@ fn temporary() -> PathBuf {
     }
 }
 
-/// The kind of file system that `path` is on; empty if nobody says.
+/// The kind of file system that `path` is on; empty if it is not known.
 fn kind(path: &Path) -> String {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts = mounts.lines().filter_map(|line| {

@@ -48,7 +48,7 @@ const ENOUGH_PAIRS: usize = 9;
 /// The least share of the other's figure that is "not worse", wherever the control lies.
 const NOT_WORSE: f64 = 0.97;
 
-/// What a ratio is to reach. Shown beside it; nothing fails that misses it.
+/// The target of a ratio. It is shown beside the ratio; a miss is no failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Target {
     /// The median is at least so much.

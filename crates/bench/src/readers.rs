@@ -54,7 +54,7 @@ pub(crate) enum Way {
     Depth(usize),
 }
 
-/// What one thread reads with.
+/// The reader of one thread.
 pub(crate) trait Reader: Send {
     /// Reads from each position into its part of `to`; all parts have one length.
     fn read(&mut self, positions: &[u64], to: &mut [u8]) -> io::Result<()>;

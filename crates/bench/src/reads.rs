@@ -88,7 +88,7 @@ impl Trace {
     }
 }
 
-/// What is read in a turn.
+/// The reads of a turn.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Read {
     pub(crate) shape: Shape,
@@ -97,7 +97,7 @@ pub(crate) struct Read {
     /// Reads of a call, whose times are of all of them.
     pub(crate) at_once: usize,
     pub(crate) until: Until,
-    /// What came from the device is counted, and not the reads that did not find their page.
+    /// Pages that came from the device are counted, and not the reads that missed their page.
     pub(crate) device: bool,
 }
 
@@ -117,7 +117,7 @@ impl Read {
     }
 }
 
-/// What reads gave.
+/// The result of reads.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RandomResult {
     pub(crate) reads: u64,
@@ -255,7 +255,7 @@ type Go = dyn FnMut(&Read) -> io::Result<RandomResult>;
 pub(crate) struct Source {
     go: Rc<RefCell<Go>>,
     threads: usize,
-    /// What is to be read before the first turn.
+    /// The reads before the first turn.
     warm_up: Rc<Cell<Option<Until>>>,
 }
 

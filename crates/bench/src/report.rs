@@ -1,4 +1,4 @@
-//! What a run found: figures, ratios, and the machine.
+//! The result of a run: figures, ratios, and the machine.
 //!
 //! # Model
 //!
@@ -21,7 +21,7 @@ use crate::run::Outcomes;
 use crate::settings::Settings;
 use crate::stats::{median, stddev_percent};
 
-/// What a run found. Its [`Display`](std::fmt::Display) is a table.
+/// The result of a run. Its [`Display`](std::fmt::Display) is a table.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -31,7 +31,7 @@ pub struct Report {
     pub(crate) rows: Vec<Row>,
     #[serde(serialize_with = "ratios_by_name")]
     pub(crate) ratios: Vec<RatioReport>,
-    /// What was left out and why.
+    /// Omissions and their causes.
     pub(crate) notes: Vec<String>,
     pub(crate) settings: Settings,
 }
@@ -39,7 +39,7 @@ pub struct Report {
 /// The figures of one contestant.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// What was done.
+    /// The work.
     pub(crate) name: String,
     /// How.
     pub(crate) variant: &'static str,
@@ -50,7 +50,7 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     /// One figure a round.
     pub(crate) samples: Vec<f64>,
-    /// What moving the bytes cost the processor.
+    /// The processor time for the bytes that were moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_s_per_gb: Option<CpuPerGb>,
     /// The share of reads that found their page in the cache, from 0 to 1; the median.
@@ -121,11 +121,11 @@ pub(crate) struct RatioReport {
     pub(crate) plan: RatioPlan,
     /// Where the rows of its match begin.
     first: usize,
-    /// What was found.
+    /// The ratio.
     pub(crate) ratio: Ratio,
     /// Whether it was reached; None without a target, or where it cannot be said.
     pub(crate) reached: Option<bool>,
-    /// What one of the two against itself came to; only where the ratio is near 1.
+    /// One of the two against itself; only where the ratio is near 1.
     pub(crate) control: Option<Ratio>,
 }
 

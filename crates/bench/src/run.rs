@@ -96,7 +96,7 @@ impl Drop for Limit {
     }
 }
 
-/// What the rounds gave, for each contestant.
+/// The outcomes of the rounds, for each contestant.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     /// Of its turns, an outcome a round.
@@ -219,7 +219,7 @@ fn controls(one: &Match, warm: &[Vec<Outcome>]) -> Vec<usize> {
     found
 }
 
-/// What the turns of one round come to; nothing where there were none.
+/// The median of the turns of one round; nothing where there were none.
 fn of_turns(turns: &[Outcome]) -> Vec<Outcome> {
     if turns.len() <= 1 {
         return turns.to_vec();
@@ -304,7 +304,7 @@ impl Drop for Ready<'_> {
     }
 }
 
-/// What a worker did.
+/// The operations of a worker.
 struct Done {
     operations: u64,
     start: Instant,

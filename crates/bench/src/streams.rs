@@ -24,7 +24,7 @@ use crate::cost::{Cost, Meter};
 use crate::files::whole;
 use crate::place::{Buffer, open_direct};
 
-/// What one thread does.
+/// The stream of one thread.
 pub(crate) trait Stream: Send {
     /// Makes the request at `pos`; returns the bytes that were moved, by this request or earlier ones.
     fn step(&mut self, pos: u64) -> io::Result<u64>;
@@ -81,7 +81,7 @@ pub(crate) struct Time {
     pub(crate) interval: f64,
 }
 
-/// What streams gave.
+/// The result of streams.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Streamed {
     /// Bytes of each stream.
@@ -190,7 +190,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// What is done through the kernel's cache.
+/// An access through the kernel's cache.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Access {
     pub(crate) write: bool,

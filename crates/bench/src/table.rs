@@ -74,7 +74,7 @@ impl fmt::Display for Report {
 }
 
 impl RatioReport {
-    /// What is to be reached, and whether it was, with this between the two; empty without a target.
+    /// The target, and whether it was reached, with `between` between the two; empty without a target.
     pub(crate) fn aim(&self, between: &str) -> String {
         let aim = match self.plan.target {
             None => return String::new(),
@@ -109,7 +109,7 @@ impl Report {
         text
     }
 
-    /// What the rows cost, where that is known.
+    /// The cost of the rows, where it is known.
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = |cells: [&str; 8]| {
             let [
@@ -245,7 +245,7 @@ pub(crate) fn cell_of<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> St
     value.map_or_else(String::new, text)
 }
 
-/// What is done, and by whom; `between` stands between the two.
+/// The work and the contestants; `between` stands between the two.
 pub(crate) fn compared(one: &Row, other: &Row, between: &str) -> String {
     let [one_threads, threads] = [one, other].map(threads);
     let (what, variant) = (&other.name, other.variant);

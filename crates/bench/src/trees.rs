@@ -42,7 +42,7 @@ impl Trees {
         self.threads * self.each()
     }
 
-    /// What our caches take for all names, at least.
+    /// The least memory that our caches take for all names.
     pub(crate) fn memory(self) -> u64 {
         let names = self.threads * (self.each() + self.dirs + 1);
         let each = inode_bytes() + AddressSpace::memory_bytes() as u64 + DENTRY_BYTES;

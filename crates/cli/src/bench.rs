@@ -4,7 +4,9 @@ use crate::{BAD_INPUT, FAILED, Outcome};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use foliocache::MemorySize;
-use foliocache_bench::{BenchError, Case, Report, Settings, Uses, cases, find, helper, run as run_case};
+use foliocache_bench::{
+    BenchError, Case, Report, Settings, Uses, cases, find, helper, run as run_case,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
 use std::io::{self, Write};

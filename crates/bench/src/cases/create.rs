@@ -143,7 +143,7 @@ impl Ours {
     }
 }
 
-/// What makes files: a tree, and where ours looks at it.
+/// A tree in which files are made, and our cache over it.
 pub(super) struct Makers {
     folder: PathBuf,
     threads: usize,
@@ -159,7 +159,7 @@ pub(super) struct Makers {
 /// A tree of directories.
 struct Tree {
     ours: Option<(Directory, Cache)>,
-    /// What the kernel starts from.
+    /// The descriptor from which the kernel's side starts.
     fd: OwnedFd,
     made: usize,
 }

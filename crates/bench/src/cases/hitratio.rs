@@ -1,4 +1,4 @@
-//! What is kept: hit ratios of ours, of plain LRU and of the crate `quick_cache`.
+//! Hit ratios of ours, of plain LRU and of the crate `quick_cache`.
 //!
 //! # Model
 //!
@@ -59,7 +59,7 @@ const TRACES: [(&str, &str, MakeTrace); 5] = [
     }),
 ];
 
-/// What is compared. All keep as many pages.
+/// The policies that are compared. All keep as many pages.
 const POLICIES: [(&str, MakePolicy); 3] = [
     (OURS, |bed| {
         Ok(Box::new(Ours::new(&bed.folder, bed.memory)?))
@@ -70,7 +70,7 @@ const POLICIES: [(&str, MakePolicy); 3] = [
     }),
 ];
 
-/// What all passes share.
+/// The state that all passes share.
 struct Bed {
     folder: Folder,
     memory: u64,

@@ -88,7 +88,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         }
     }
     let samples = u64::from(trace.pages);
-    // What is read before the first turn, until a cache has what it will have: reads, and turns at most. Hot samples come
+    // Reads before the first turn, until a cache is as full as it will be, and turns at most. Hot samples come
     // nine times in ten.
     #[rustfmt::skip]
     let shapes = [

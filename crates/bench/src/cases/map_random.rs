@@ -7,7 +7,7 @@
 //! for each way to resolve faults, without advice. The kernel's side is a process in a memory
 //! cgroup of the bound's size, with its default advice (a miss reads what lies around, as much as the device's
 //! `read_ahead_kb` says) and with `MADV_RANDOM` (a miss reads its page). All read the same traces, each from a file of
-//! its own that was in nobody's cache, and go on from turn to turn with what is cached; before the first turn each
+//! its own that was in no cache, and go on from turn to turn with what is cached; before the first turn each
 //! has read twice as many pages as the file has, or for ten times the time of a turn.
 //!
 //! The kernel's hits are the reads that were no major fault; ours, those that read no page. Ratios with the kernel are
@@ -27,7 +27,7 @@ const READ: usize = 64;
 /// Of all traces.
 const SEED: u64 = 43;
 
-/// Files: what one side has read is in nobody's cache for the others.
+/// Files: what one side has read is in no cache for the others.
 const FILE_DEFAULT: &str = "data-of-the-kernels";
 const FILE_RANDOM: &str = "data-advised";
 const FILE_OURS: &str = "data";

@@ -21,7 +21,7 @@ mod stream;
 mod wal;
 mod walk;
 
-/// What most cases name.
+/// Names that most cases use.
 mod prelude {
     pub(super) use super::{
         At, BUFFERED, DIRFS, DIRFS_AS_USER, FILE_PER_MEMORY, INLINE, KERNEL, KERNEL_DEFAULT,
@@ -164,7 +164,7 @@ struct At {
 }
 
 impl At {
-    /// What differs between the two.
+    /// One of two values: the disk's or zram's.
     fn pick<T>(self, disk: T, zram: T) -> T {
         if self.zram { zram } else { disk }
     }

@@ -1,4 +1,4 @@
-//! What pins cost a direct reader of pages, and one pin by itself.
+//! The cost of pins to a direct reader of pages, and of one pin by itself.
 //!
 //! # Model
 //!
@@ -142,7 +142,7 @@ fn timed(mut one: impl FnMut() -> io::Result<()> + 'static) -> Work {
     Work::pass(1, "ns", turn)
 }
 
-/// What a request does with the folio that it reads into.
+/// The pin that a request takes on the folio that it reads into.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Nothing,

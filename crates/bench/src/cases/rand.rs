@@ -27,7 +27,7 @@ use crate::readers::{Ours, Reader, Set, Way};
 use crate::reads::{Read, Reads, Shape, Source, Trace, Until};
 use crate::ring::fastest_depth;
 
-/// The files: what one side has read is in nobody's cache for the other.
+/// The files: what one side has read is in no cache for the other.
 const FILE_OURS: &str = "data";
 const FILE_KERNEL: &str = "data-of-the-kernels";
 

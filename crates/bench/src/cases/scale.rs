@@ -1,4 +1,4 @@
-//! What a unit of work costs while there is much of everything, over what it costs while there is little.
+//! The cost of a unit of work beside much of everything, over its cost beside little.
 //!
 //! # Model
 //!
@@ -14,7 +14,7 @@
 //! | `scale_file_systems` | 1, 16 and 64 file systems, each with a dirty file | a file of the first is made durable, and dirty again |
 //! | `scale_shrink` | 64, 256 and 512 MiB of pages, out of the processor's caches | one block, while the limit shrinks by half |
 //!
-//! For `scale_bound` a bound is an address space: all but 32 MiB of it are charged as metadata that nobody has, so that
+//! For `scale_bound` a bound is an address space: all but 32 MiB of it are charged as metadata that has no owner, so that
 //! the cache is full without the memory being touched. `--memory` sets the largest bound; the other sizes go with it.
 
 use foliocache_mm::BLOCK_SIZE;
@@ -41,7 +41,7 @@ const FRAMES: u64 = 32 << 20;
 /// More than the processor's caches hold, in bytes.
 const COLD: usize = 128 << 20;
 
-/// What a ratio is to reach.
+/// The target of the ratios.
 const MOST: f64 = 1.25;
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {

@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! A file four times the memory bound, so that no pass finds anything of the one before. Each pass
-//! begins with the file in nobody's cache and goes through it once.
+//! begins with the file in no cache and goes through it once.
 //!
 //! | match | contestants |
 //! |---|---|
@@ -24,7 +24,7 @@ use crate::cases::prelude::*;
 use crate::file_bed::{By, DIRECT, FileBed};
 use crate::streams::Shape;
 
-/// What each of many streams asks for.
+/// Bytes of a request where streams are many.
 const STREAM_REQUEST: usize = 128 << 10;
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {

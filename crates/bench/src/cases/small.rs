@@ -32,7 +32,7 @@ use crate::place::{DROP_CACHES, USUAL_LIMIT, device_number, find_memory};
 
 /// Bytes of a file.
 const LEN: usize = 6 << 10;
-/// What a file takes of the disk, at most.
+/// The most room on the disk that a file takes.
 const ON_DISK: usize = 12 << 10;
 /// Files of a tree that are in memory, for each of 1,000 that the case makes in one go.
 const HOT: usize = 200;
@@ -41,7 +41,7 @@ const COUNTED: usize = 1000;
 /// How often a pass goes through the tree: as many operations as it has files each time, or a walk.
 const LAPS: usize = 5;
 
-/// What a figure is compared with that is a count or a time.
+/// The other contestant of a figure that is a count or a time.
 const ONE: &str = "one";
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {

@@ -19,7 +19,7 @@
 //!
 //! References: half of the threads stat while the others take references of the same name and drop them, or
 //! of another path's. That a dentry has its count on a line that no look-up reads should make these the same.
-//! What the distance is worth is measured over a [model](crate::references) of both layouts. Only the stats are
+//! The worth of the distance is measured over a [model](crate::references) of both layouts. Only the stats are
 //! counted. Where two processors are two threads of one core they
 //! share its cache, and a line that goes to and fro between them costs next to nothing.
 
@@ -57,7 +57,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     fill(&*memfs, true)?;
     let dirfs = Names::new(MEMORY, Some(&tree))?;
     let threads = settings.threads;
-    // What the names of ratios end with: two is the usual number of threads.
+    // The end of the names of ratios: two is the usual number of threads.
     let of_threads = if threads == 2 { "_2t" } else { "_threads" };
     let mut matches = Vec::new();
     for (name, id, paths, aim) in [

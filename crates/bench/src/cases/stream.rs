@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Requests of 64 KiB, each thread through its part of the file, round and round: the shape of the measurements
-//! that came with the kernel's own uncached reads. Each turn begins with the file in nobody's cache, so a cache fills
+//! that came with the kernel's own uncached reads. Each turn begins with the file in no cache, so a cache fills
 //! up in the first part of a turn and evicts in the rest; the series shows it, a line for each second.
 //!
 //! | match | contestants |

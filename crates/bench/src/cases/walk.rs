@@ -12,7 +12,7 @@
 //! | missed | as many inodes that are not there, each looked up and inserted once: the cache under RCU, and with a first look under a lock before that |
 //! | locks | the same, counted: locks of buckets, for each miss |
 //!
-//! What is missed goes into a new cache of one file system each time, which all threads share, and which
+//! Missed inodes go into a new cache of one file system each time, which all threads share, and which
 //! begins as small as a dirfs's own. Locks for growing it are in the time and not in the count: they are
 //! taken by the eight buckets, in whichever form.
 //!
@@ -43,7 +43,7 @@ const MANY: usize = 16;
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let trees = Trees::of(settings)?;
-    // What a cache has to have for all names, tables and what is charged in advance included; on three sides: in a
+    // The memory for all names, with tables and charges in advance; on three sides: in a
     // memfs, in a dirfs, and in the kernel.
     let memory = (64 << 20) + 2 * trees.memory();
     let need = 3 * memory;

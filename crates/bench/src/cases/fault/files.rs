@@ -43,7 +43,7 @@ pub(super) fn kernels(path: &Path, len: usize, written: bool) -> io::Result<Loop
     })
 }
 
-/// What ours is to be.
+/// The kind of a file of ours.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A fault maps at most so many bytes.
@@ -80,7 +80,7 @@ pub(super) fn ours(
     };
     let file = directory.create_new("ours")?;
     if kind == Kind::Huge {
-        // What a memory file system has already does not move into huge pages.
+        // Pages that a memory file system has already do not move into huge pages.
         file.set_len(len as u64)?;
         file.map(.., MapAccess::ReadWrite)?;
     }

@@ -22,7 +22,7 @@ const UNSEEN: Duration = Duration::from_secs(30);
 /// A tree of files that stays.
 pub(super) struct Tree {
     pub(super) path: PathBuf,
-    /// What the kernel starts from.
+    /// The descriptor from which the kernel's side starts.
     pub(super) fd: OwnedFd,
     pub(super) dirs: usize,
     /// Paths from the top, and the same for the kernel.

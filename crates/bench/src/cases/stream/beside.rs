@@ -1,4 +1,4 @@
-//! What uncached streams leave to others: a cached writer's rate, and a hot set.
+//! The effect of uncached streams on others: a cached writer's rate, and a hot set.
 
 use crate::cases::prelude::*;
 use crate::file_bed::{By, FILE, FileBed};
