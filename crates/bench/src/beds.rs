@@ -8,14 +8,13 @@
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, MmError, ReadaheadState,
+    MmConfig, ReadaheadState,
 };
 use foliocache_sys::Errno;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::BenchError;
 use crate::files::{PAGE, whole};
 
 /// A file of the store.
@@ -59,23 +58,19 @@ pub(crate) struct Bed {
 
 impl Bed {
     /// With a bound of so many bytes and so many file systems.
-    pub(crate) fn new(limit: u64, file_systems: usize) -> Result<Arc<Self>, BenchError> {
-        let made = || {
-            let mut config = MmConfig::new(limit);
-            config.dirty_percent = 90;
-            config.dirty_background_percent = 90;
-            config.dirty_expire = Duration::from_secs(24 * 3600);
-            config.external_pressure = false;
-            let mm = Mm::new(config)?;
-            let bdis = (0..file_systems)
-                .map(|number| BackingDevInfo::new(&mm, format!("store {number}"), BdiKind::Storage))
-                .collect::<Result<_, _>>()?;
-            Ok::<_, MmError>(Self { mm, bdis })
+    pub(crate) fn new(limit: u64, file_systems: usize) -> io::Result<Arc<Self>> {
+        let mut config = MmConfig::new(limit);
+        config.dirty_percent = 90;
+        config.dirty_background_percent = 90;
+        config.dirty_expire = Duration::from_secs(24 * 3600);
+        config.external_pressure = false;
+        let mm = Mm::new(config).map_err(io::Error::other)?;
+        let bdi = |number| {
+            let bdi = BackingDevInfo::new(&mm, format!("store {number}"), BdiKind::Storage);
+            bdi.map_err(io::Error::other)
         };
-        made().map(Arc::new).map_err(|error| {
-            let what = format!("a cache of {} MiB", limit >> 20);
-            BenchError::setup(what, io::Error::other(error))
-        })
+        let bdis = (0..file_systems).map(bdi).collect::<io::Result<_>>()?;
+        Ok(Arc::new(Self { mm, bdis }))
     }
 
     /// A new file of `len` bytes, all of them in the store.
@@ -93,7 +88,7 @@ impl Drop for Bed {
     fn drop(&mut self) {
         for bdi in &self.bdis {
             bdi.stop();
-            // What is dirty holds the file systems, which hold the cache.
+            // Dirty data holds the file systems, which hold the cache.
             bdi.discard_all();
         }
     }

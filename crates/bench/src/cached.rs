@@ -5,7 +5,7 @@
 //! Each turn goes on with new places: there is no list of them, which would come to be in the processor's caches with all
 //! that it leads to. What choosing a place costs, some nanoseconds, is in all figures.
 
-use foliocache::{Advice, File, ReadRequest};
+use foliocache::{Advice, File};
 use std::fs;
 use std::hint::black_box;
 use std::io;
@@ -14,15 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::case::{BATCH, Worker};
-use crate::error::BenchError;
+use crate::error::{BenchError, set_up};
 use crate::files::{PAGE, PageBuf, whole};
 use crate::mapped::{Kernels, copy};
-use crate::passes::filled;
 use crate::place::Random;
-use crate::ring::ReadRing;
-
-/// Requests of a batch, and those of a ring at once.
-pub(crate) const MANY: usize = 64;
+use crate::readers::{Calls, MANY, Mappings, Ours, Reader};
 
 /// Of the places.
 const SEED: u64 = 44;
@@ -38,18 +34,17 @@ pub(crate) enum Folios {
 
 /// Reads a file of `len` bytes into its cache, all of it, and has it in use.
 pub(crate) fn read_in(file: File, len: u64, folios: Folios) -> Result<Arc<File>, BenchError> {
-    let made = || {
-        let mut page = PageBuf::new();
+    set_up("a file that is cached", || {
+        let (mut page, file) = (PageBuf::new(), Arc::new(file));
         match folios {
             Folios::Large => file.advise(Advice::WillNeed, ..)?,
             Folios::SinglePages => {
                 file.advise(Advice::Random, ..)?;
-                let mut pages: Vec<u64> = (0..len / PAGE as u64).collect();
-                Random(SEED).shuffle(&mut pages);
-                let mut to = vec![0; MANY * PAGE];
-                for pages in pages.chunks(MANY) {
-                    let positions: Vec<u64> = pages.iter().map(|at| at * PAGE as u64).collect();
-                    read_batch(&file, &positions, &mut to, PAGE)?;
+                let mut places: Vec<u64> = (0..len).step_by(PAGE).collect();
+                Random(SEED).shuffle(&mut places);
+                let (mut reader, mut to) = (Ours::new(&file, MANY), vec![0; MANY * PAGE]);
+                for places in places.chunks(MANY) {
+                    reader.read(places, &mut to[..places.len() * PAGE])?;
                 }
             }
         }
@@ -61,42 +56,35 @@ pub(crate) fn read_in(file: File, len: u64, folios: Folios) -> Result<Arc<File>,
         }
         let stats = file.stats()?;
         match stats.resident_pages * PAGE as u64 == len {
-            true => Ok(()),
+            true => Ok(file),
             false => Err(io::Error::other(format!("not all is cached: {stats:?}"))),
         }
-    };
-    made().map_err(|error| BenchError::setup("a file that is cached", error))?;
-    Ok(Arc::new(file))
+    })
 }
 
 /// The kernel's file and its mapping, the first `len` bytes in its cache and in the mapping's page tables.
-pub(crate) fn kernels(path: &Path, len: u64) -> Result<(fs::File, Kernels), BenchError> {
-    let made = || {
-        let file = fs::File::open(path)?;
-        let mapping = Kernels::open(path, false)?;
+pub(crate) fn kernels(path: &Path, len: u64) -> Result<(Calls, Mappings<Kernels>), BenchError> {
+    set_up(path.display().to_string(), || {
+        let (file, mapping) = (fs::File::open(path)?, Kernels::open(path, false)?);
         let mut page = PageBuf::new();
         for pos in (0..len).step_by(PAGE) {
-            filled(file.read_at(&mut page.0, pos), PAGE)?;
+            whole(file.read_at(&mut page.0, pos)?, PAGE)?;
             copy(&mapping, &mut page.0[..8], pos)?;
         }
-        Ok::<_, io::Error>((file, mapping))
-    };
-    made().map_err(|error| BenchError::setup(path.display().to_string(), error))
+        let each = u64::MAX;
+        let files = vec![Arc::new(mapping)];
+        Ok((
+            Calls {
+                files: vec![file],
+                each,
+            },
+            Mappings { files, each },
+        ))
+    })
 }
 
-/// How cached bytes are read.
-pub(crate) enum How {
-    Batches(Arc<File>, usize),
-    OneByOne(Arc<File>),
-    Views(Arc<File>),
-    Pread(fs::File),
-    Mapping(Kernels),
-    Ring(Box<ReadRing>),
-}
-
-/// Reads of places at random.
-pub(crate) struct Hits {
-    how: How,
+struct Hits<R> {
+    reader: R,
     len: usize,
     random: Random,
     /// Places to read at.
@@ -104,76 +92,25 @@ pub(crate) struct Hits {
     to: Vec<u8>,
 }
 
-impl Hits {
-    /// Reads of `len` bytes in the first `within` of the file.
-    pub(crate) fn new(how: How, len: usize, within: u64) -> Self {
-        Self {
-            how,
-            len,
-            random: Random(SEED),
-            places: within as usize / len,
-            to: vec![0; MANY * len],
-        }
-    }
+/// Reads of `len` bytes at places at random, in the first `within` of the file.
+pub(crate) fn hits(reader: impl Reader + 'static, len: usize, within: u64) -> Vec<Box<dyn Worker>> {
+    vec![Box::new(Hits {
+        reader,
+        len,
+        random: Random(SEED),
+        places: within as usize / len,
+        to: vec![0; MANY * len],
+    })]
 }
 
-impl Worker for Hits {
+impl<R: Reader> Worker for Hits<R> {
     fn batch(&mut self) -> io::Result<u64> {
-        let len = self.len;
         for _ in 0..BATCH as usize / MANY {
-            let positions: [u64; MANY] =
-                std::array::from_fn(|_| (self.random.below(self.places) * len) as u64);
-            let places = positions.iter().zip(self.to.chunks_mut(len));
-            match &mut self.how {
-                How::Batches(file, many) => {
-                    for positions in positions.chunks(*many) {
-                        read_batch(file, positions, &mut self.to, len)?;
-                    }
-                }
-                How::OneByOne(file) => {
-                    for (&pos, to) in places {
-                        whole(file.read_at(to, pos)?, len)?;
-                    }
-                }
-                How::Views(file) => {
-                    for (&pos, to) in places {
-                        let view = file.view(pos..pos + len as u64)?;
-                        whole(view.len(), len)?;
-                        to.copy_from_slice(&view);
-                    }
-                }
-                How::Pread(file) => {
-                    for (&pos, to) in places {
-                        whole(file.read_at(to, pos)?, len)?;
-                    }
-                }
-                How::Mapping(mapping) => {
-                    for (&pos, to) in places {
-                        copy(mapping, to, pos)?;
-                    }
-                }
-                How::Ring(ring) => ring.read(&positions, len)?,
-            }
+            let mut place = || (self.random.below(self.places) * self.len) as u64;
+            let positions: [u64; MANY] = std::array::from_fn(|_| place());
+            self.reader.read(&positions, &mut self.to)?;
             black_box(&mut self.to);
         }
         Ok(BATCH)
     }
-}
-
-/// Reads `len` bytes at each position, in one batch.
-pub(crate) fn read_batch(
-    file: &File,
-    positions: &[u64],
-    to: &mut [u8],
-    len: usize,
-) -> io::Result<()> {
-    let places = positions.iter().zip(to.chunks_mut(len));
-    let mut requests: Vec<ReadRequest<'_>> = places
-        .map(|(&pos, to)| file.read_request(to, pos))
-        .collect();
-    File::read_batch(&mut requests)?;
-    for request in &requests {
-        whole(request.result()?, len)?;
-    }
-    Ok(())
 }

@@ -19,11 +19,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use foliocache::File;
 use foliocache_sys::usercopy;
 
-use crate::case::{BATCH, Contestant, Match, RatioPlan, Work, Worker};
+use crate::case::{BATCH, Match, Worker, ratios};
 use crate::error::BenchError;
 use crate::files::{BLOCK, BlockBuf, Ours, whole};
 
-/// What a worker does with its pair of buffers.
+/// The control.
+const COPY: &str = "copy";
+
+/// The operation on a worker's pair of buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Read,
@@ -34,77 +37,68 @@ pub(crate) enum Call {
     CopyIn,
 }
 
-/// A caller's buffer, and bytes of a file in memory.
+/// A worker with a caller's buffer, and bytes of a file in memory.
 #[derive(Clone)]
-struct Pair {
+struct Caller {
     file: Arc<File>,
     pos: u64,
     /// Address of the bytes in the cache.
     cached: usize,
     /// One contestant at a time uses it.
     buf: Arc<Mutex<Box<BlockBuf>>>,
-}
-
-impl Pair {
-    fn new(file: &Arc<File>, pos: u64) -> Result<Self, BenchError> {
-        let cached = file.cached_at(pos, BLOCK);
-        let cached = cached.ok_or(BenchError::Setting("a file that is not in one piece"))?;
-        Ok(Self {
-            file: Arc::clone(file),
-            pos,
-            cached: cached.expose_provenance(),
-            buf: Arc::new(Mutex::new(BlockBuf::new())),
-        })
-    }
-
-    fn worker(&self, call: Call, len: usize) -> Box<dyn Worker> {
-        Box::new(Caller {
-            pair: self.clone(),
-            call,
-            len,
-        })
-    }
-}
-
-struct Caller {
-    pair: Pair,
     call: Call,
+    /// Bytes of a call.
     len: usize,
+}
+
+impl Caller {
+    /// Callers at places of their own in one file.
+    fn new(files: &Ours, name: &str, n: usize, len: usize) -> Result<Vec<Self>, BenchError> {
+        let file = files.block_file(name, n)?;
+        let caller = |number: usize| {
+            let pos = (number * BLOCK) as u64;
+            let cached = file.cached_at(pos, BLOCK);
+            let cached = cached.ok_or(BenchError::Setting("a file that is not in one piece"))?;
+            Ok(Self {
+                file: Arc::clone(&file),
+                pos,
+                cached: cached.expose_provenance(),
+                buf: Arc::new(Mutex::new(BlockBuf::new())),
+                call: Call::Read,
+                len,
+            })
+        };
+        (0..n).map(caller).collect()
+    }
+}
+
+/// The same callers with another call.
+fn workers(callers: &[Caller], call: Call) -> Vec<Box<dyn Worker>> {
+    let each = callers.iter().cloned();
+    each.map(|caller| Box::new(Caller { call, ..caller }) as _)
+        .collect()
 }
 
 impl Worker for Caller {
     fn batch(&mut self) -> io::Result<u64> {
-        let Pair {
-            file,
-            pos,
-            cached,
-            buf,
-        } = &self.pair;
-        let cached = std::ptr::with_exposed_provenance_mut::<u8>(*cached);
-        let mut buf = buf.lock().unwrap_or_else(PoisonError::into_inner);
-        let buf = &mut buf.0[..self.len];
+        let (file, pos, len) = (&self.file, self.pos, self.len);
+        let cached = std::ptr::with_exposed_provenance_mut::<u8>(self.cached);
+        let mut buf = self.buf.lock().unwrap_or_else(PoisonError::into_inner);
+        let buf = &mut buf.0[..len];
+        let copied = |done: Result<_, _>| done.map_err(|_| io::Error::from(io::ErrorKind::Other));
         for _ in 0..BATCH {
-            let len = buf.len();
             match self.call {
-                Call::Read => {
-                    let read = file.read_at(black_box(&mut *buf), *pos);
-                    whole(read.map_err(io::Error::from)?, len)?;
-                }
-                Call::Write => {
-                    let written = file.write_at(black_box(&*buf), *pos);
-                    whole(written.map_err(io::Error::from)?, len)?;
-                }
+                Call::Read => whole(file.read_at(black_box(&mut *buf), pos)?, len)?,
+                Call::Write => whole(file.write_at(black_box(&*buf), pos)?, len)?,
                 Call::CopyOut => {
                     let to = black_box(&mut *buf).as_mut_ptr();
                     // SAFETY: the cached bytes stay (the module's premise), the buffer is ours.
-                    let copied = unsafe { usercopy::copy(to, cached, len) };
-                    copied.map_err(|_| io::Error::from(io::ErrorKind::Other))?;
+                    copied(unsafe { usercopy::copy(to, cached, len) })?;
                 }
                 Call::CopyIn => {
                     let from = black_box(&*buf).as_ptr();
-                    // SAFETY: as above, and nobody looks at the bytes meanwhile.
-                    let copied = unsafe { usercopy::copy(cached, from, len) };
-                    copied.map_err(|_| io::Error::from(io::ErrorKind::Other))?;
+                    // SAFETY: the cached bytes stay (the module's premise), and nothing else reads them meanwhile.
+                    copied(unsafe { usercopy::copy(cached, from, len) })?;
                 }
             }
         }
@@ -115,67 +109,32 @@ impl Worker for Caller {
 /// A call of `len` bytes beside its copy, by one thread.
 pub(crate) fn beside_copy(
     files: &Ours,
-    (name, ratio, least): (&'static str, &'static str, f64),
-    call: Call,
+    (name, ratio, least): (&str, &str, f64),
+    (call, copy): (Call, Call),
     len: usize,
 ) -> Result<Match, BenchError> {
-    let pair = Pair::new(&files.block_file(ratio, 1)?, 0)?;
-    let contestant = |variant, call| Contestant {
-        name,
-        variant,
-        work: Work::Operations(vec![pair.worker(call, len)]),
-    };
-    Ok(Match {
-        contestants: vec![
-            contestant(super::cases::OURS, call),
-            contestant("copy", copy_of(call)),
-        ],
-        ratios: vec![RatioPlan::new(ratio, 0, 1).at_least(least)],
-        ..Match::default()
-    })
-}
-
-fn copy_of(call: Call) -> Call {
-    match call {
-        Call::Read | Call::CopyOut => Call::CopyOut,
-        Call::Write | Call::CopyIn => Call::CopyIn,
-    }
+    let caller = Caller::new(files, ratio, 1, len)?;
+    let mut one = Match::default();
+    one.operations(name, super::cases::OURS, workers(&caller, call));
+    one.operations(name, COPY, workers(&caller, copy));
+    ratios! { one; ratio => 0 / 1, at_least(least); }
+    Ok(one)
 }
 
 /// Reads of `len` bytes by two threads that share a handle, each at a place of its own, over the same by
 /// one, beside what the copies gain by a second thread.
 pub(crate) fn shared_handle(
     files: &Ours,
-    (name, ratio): (&'static str, &'static str),
+    (name, ratio): (&str, &str),
     len: usize,
 ) -> Result<Match, BenchError> {
-    const THREADS: usize = 2;
-    let file = files.block_file(ratio, THREADS)?;
-    let pairs: Result<Vec<_>, _> = (0..THREADS)
-        .map(|thread| Pair::new(&file, (thread * BLOCK) as u64))
-        .collect();
-    let pairs = pairs?;
-    let contestant = |variant, call, threads| Contestant {
-        name,
-        variant,
-        work: Work::Operations(
-            pairs[..threads]
-                .iter()
-                .map(|pair| pair.worker(call, len))
-                .collect(),
-        ),
-    };
-    let ours = super::cases::OURS;
-    let mut scaling = RatioPlan::new(ratio, 2, 0).at_least(0.9);
-    scaling.divisor = Some((3, 1));
-    Ok(Match {
-        contestants: vec![
-            contestant(ours, Call::Read, 1),
-            contestant("copy", Call::CopyOut, 1),
-            contestant(ours, Call::Read, THREADS),
-            contestant("copy", Call::CopyOut, THREADS),
-        ],
-        ratios: vec![scaling],
-        ..Match::default()
-    })
+    let callers = Caller::new(files, ratio, 2, len)?;
+    let mut one = Match::default();
+    for threads in [1, 2] {
+        let callers = &callers[..threads];
+        one.operations(name, super::cases::OURS, workers(callers, Call::Read));
+        one.operations(name, COPY, workers(callers, Call::CopyOut));
+    }
+    ratios! { one; ratio => 2 / 0, over((3, 1)), at_least(0.9); }
+    Ok(one)
 }

@@ -1,4 +1,4 @@
-//! What a pass cost: time, and the processor's part of it.
+//! The cost of a pass: time, and the processor's part of it.
 //!
 //! # Model
 //!
@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 
 /// Seconds of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// From beginning to end.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Of a processor, in the process that did the work.
-    pub process: f64,
+    pub(crate) process: f64,
     /// The part of `process` in the cache's thread that reclaims.
-    pub reclaim: f64,
+    pub(crate) reclaim: f64,
     /// The part of `process` in the cache's other threads and in workers of rings.
-    pub background: f64,
+    pub(crate) background: f64,
     /// Of a processor, in the kernel's own threads; of the whole machine.
-    pub kernel_threads: f64,
+    pub(crate) kernel_threads: f64,
 }
 
 /// Measures from its making to its end.
@@ -35,9 +35,10 @@ pub(crate) struct Meter {
     start: Instant,
     process: Duration,
     threads: HashMap<u32, (Part, u64)>,
+    kernel: KernelThreads,
 }
 
-/// What a thread of this process is for.
+/// The purpose of a thread of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Reclaim,
@@ -57,7 +58,7 @@ impl Part {
     }
 }
 
-/// What each thread of this process that is no caller has worked so far, in nanoseconds.
+/// The processor time of each thread of this process that is no caller, in nanoseconds.
 fn threads() -> HashMap<u32, (Part, u64)> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
     let each = threads.flatten().filter_map(|thread| {
@@ -78,13 +79,14 @@ fn scheduled(folder: &Path) -> Option<u64> {
 impl Meter {
     pub(crate) fn start() -> Self {
         Self {
+            kernel: KernelThreads::now(),
             threads: threads(),
             process: process_cpu_time(),
             start: Instant::now(),
         }
     }
 
-    /// The cost so far, but for the kernel's threads.
+    /// The cost so far.
     pub(crate) fn stop(&self) -> Cost {
         let seconds = self.start.elapsed().as_secs_f64();
         let process = process_cpu_time().saturating_sub(self.process);
@@ -99,32 +101,32 @@ impl Meter {
             process: process.as_secs_f64(),
             reclaim: of(Part::Reclaim),
             background: of(Part::Background),
-            kernel_threads: 0.0,
+            kernel_threads: self.kernel.since(),
         }
     }
 
-    /// What a thread had worked at the start.
+    /// The processor time of a thread at the start.
     fn before(&self, thread: u32) -> u64 {
         self.threads.get(&thread).map_or(0, |(_, ns)| *ns)
     }
 }
 
-/// What each of the kernel's threads has worked so far, in nanoseconds.
-pub(crate) struct KernelThreads(HashMap<u32, u64>);
+/// The processor time of each of the kernel's threads, in nanoseconds.
+struct KernelThreads(HashMap<u32, u64>);
 
 /// The process whose children are the kernel's threads.
 const KTHREADD: &str = "2";
 
 impl KernelThreads {
     /// As they are now. Threads that cannot be seen (in a container) count nothing.
-    pub(crate) fn now() -> Self {
+    fn now() -> Self {
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         Self(ids.filter_map(|id| Some((id, worked(id)?))).collect())
     }
 
     /// Seconds that they worked since.
-    pub(crate) fn since(&self) -> f64 {
+    fn since(&self) -> f64 {
         let now = Self::now().0;
         let each = now
             .iter()
@@ -158,7 +160,6 @@ mod tests {
     #[test]
     fn work_is_measured() {
         let meter = Meter::start();
-        let kernel = KernelThreads::now();
         let mut sum = 0_u64;
         while meter.stop().process < 0.01 {
             sum = std::hint::black_box(sum.wrapping_add(1));
@@ -166,7 +167,7 @@ mod tests {
         let cost = meter.stop();
         assert!(cost.seconds > 0.0 && cost.process >= 0.01);
         assert!(!threads().contains_key(&this_thread()), "a caller");
-        assert!(kernel.since() >= 0.0);
+        assert!(cost.kernel_threads >= 0.0);
         assert_eq!(
             worked(std::process::id()),
             None,

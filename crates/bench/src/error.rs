@@ -17,13 +17,13 @@ pub enum BenchError {
     /// A setting makes no sense.
     #[error("{0}")]
     Setting(&'static str),
-    /// What was asked for does not go on this machine, and why.
+    /// The machine cannot do it, and why.
     #[error("{0}")]
     Refused(String),
-    /// What the case needs could not be made.
+    /// Something that the case needs could not be made.
     #[error("cannot set up {what}: {source}")]
     Setup {
-        /// What was to be made.
+        /// The thing that was to be made.
         what: String,
         /// The cause.
         source: io::Error,
@@ -31,11 +31,30 @@ pub enum BenchError {
     /// An operation that is measured failed, so there is nothing to report.
     #[error("{contestant} failed: {source}")]
     Failed {
-        /// Whose operation it was.
+        /// The contestant.
         contestant: &'static str,
         /// The cause.
         source: io::Error,
     },
+}
+
+/// Says what could not be set up.
+pub(crate) trait OrSetup<T> {
+    fn setting_up(self, what: impl Into<String>) -> Result<T, BenchError>;
+}
+
+impl<T, E: Into<io::Error>> OrSetup<T> for Result<T, E> {
+    fn setting_up(self, what: impl Into<String>) -> Result<T, BenchError> {
+        self.map_err(|error| BenchError::setup(what, error))
+    }
+}
+
+/// Makes something that a case needs.
+pub(crate) fn set_up<T>(
+    what: impl Into<String>,
+    make: impl FnOnce() -> io::Result<T>,
+) -> Result<T, BenchError> {
+    make().setting_up(what)
 }
 
 impl BenchError {

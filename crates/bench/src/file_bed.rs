@@ -16,14 +16,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use crate::case::{Outcome, Pass, Work};
+use crate::case::{Match, Outcome, Work};
 use crate::error::BenchError;
 use crate::files::whole;
 use crate::kernel::KernelSide;
 use crate::place::{Buffer, Place, drop_from_kernel_cache, open_direct};
-use crate::ring::{DirectRing, fastest_depth};
+use crate::ring::{Ring, fastest_depth};
 use crate::settings::Settings;
-use crate::streams::{Access, InTurn, Shape, Steps, Stream, Streamed, ThroughKernel, Time};
+use crate::streams::{Access, InTurn, Shape, Stream, Streamed, ThroughKernel, Time};
 
 /// The file.
 pub(crate) const FILE: &str = "data";
@@ -34,7 +34,7 @@ pub(crate) const DIRECT: &str = "O_DIRECT, depth 1";
 /// The longest turn that a depth is tried with, in seconds.
 const TRIAL: f64 = 0.25;
 
-/// Who reads or writes.
+/// The reader or writer of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Ours {
@@ -53,41 +53,45 @@ pub(crate) enum By {
     },
 }
 
-/// What all passes over one file share. Fields go in this order: the kernel's side leaves its cgroup before the
+/// The state that all passes over one file share. Fields go in this order: the kernel's side leaves its cgroup before the
 /// place's guard takes that away.
 pub(crate) struct FileBed {
     kernel: RefCell<KernelSide>,
-    pub(crate) place: Place,
-    pub(crate) memory: u64,
+    pub(crate) place: Rc<Place>,
 }
 
 impl FileBed {
     /// Makes the file, of `len` bytes.
     pub(crate) fn new(
-        place: Place,
+        place: &Rc<Place>,
         settings: &Settings,
-        memory: u64,
         len: u64,
     ) -> Result<Rc<Self>, BenchError> {
-        let kernel = KernelSide::start(&settings.helper, place.guard(), memory, None)?;
+        let kernel = KernelSide::start(&settings.helper, place.guard(), settings.bound()?, None)?;
         place.make(FILE, len)?;
-        Ok(Rc::new(Self {
-            kernel: RefCell::new(kernel),
-            place,
-            memory,
-        }))
+        let kernel = RefCell::new(kernel);
+        let place = Rc::clone(place);
+        Ok(Rc::new(Self { kernel, place }))
     }
 
-    /// A turn of this shape.
-    pub(crate) fn turn(self: &Rc<Self>, by: By, shape: Shape, write: bool) -> Work {
-        let turn = Turn {
-            by,
-            write,
-            shape,
-            ready: Vec::new(),
-            bed: Rc::clone(self),
-        };
-        Work::pass(shape.threads, "MB/s", turn)
+    /// Adds turns of this shape, a contestant for each of a table.
+    pub(crate) fn add(
+        self: &Rc<Self>,
+        one: &mut Match,
+        name: &str,
+        contestants: impl IntoIterator<Item = (&'static str, By)>,
+        (shape, write): (Shape, bool),
+    ) {
+        for (variant, by) in contestants {
+            let bed = Rc::clone(self);
+            let turn = move || {
+                let streamed = bed.turn(by, shape, write)?;
+                let outcome = Outcome::of_bytes(streamed.bytes(), streamed.cost);
+                let series = streamed.series;
+                Ok(Outcome { series, ..outcome })
+            };
+            one.add(name, variant, Work::pass(shape.threads, "MB/s", turn));
+        }
     }
 
     /// The depth at which `O_DIRECT` is fastest with this shape, and how that is called.
@@ -118,10 +122,10 @@ impl FileBed {
         let request = shape.request;
         let stream = |number: u64| -> io::Result<Box<dyn Stream>> {
             Ok(match by {
-                By::Ours { uncached } => self.ours(FILE, uncached, write, request, number, 0)?,
+                By::Ours { uncached } => self.ours(FILE, uncached, write, request, 0)?,
                 By::Views => self.views(request)?,
                 By::Direct => Box::new(ThroughKernel::direct(&path, write, request, number)?),
-                By::Ring { depth } => Box::new(DirectRing::open(&path, depth, request, write)?),
+                By::Ring { depth } => Box::new(Ring::direct(&path, depth, request, write)?),
                 By::Kernel { .. } => return Err(io::ErrorKind::InvalidInput.into()),
             })
         };
@@ -144,25 +148,24 @@ impl FileBed {
         uncached: bool,
         write: bool,
         request: usize,
-        seed: u64,
         start: u64,
     ) -> io::Result<Box<dyn Stream>> {
         let file = self.place.ours(name)?;
-        let mut buffer = Buffer::random(request, seed);
+        let mut buffer = Buffer::random(request, start);
         let options = IoOptions::new().uncached(uncached);
-        Ok(Box::new(Steps(move |pos| {
+        Ok(Box::new(move |pos| {
             let moved = match write {
                 false => file.read_at_with(buffer.bytes(), pos - start, options)?,
                 true => file.write_at_with(buffer.bytes(), pos - start, options)?,
             };
             whole(moved, request).map(|()| request)
-        })))
+        }))
     }
 
     /// A stream of views of the file.
     fn views(&self, request: usize) -> io::Result<Box<dyn Stream>> {
         let file = self.place.ours(FILE)?;
-        Ok(Box::new(Steps(move |pos| {
+        Ok(Box::new(move |pos| {
             let (mut at, end) = (pos, pos + request as u64);
             while at < end {
                 let view = file.view(at..end)?;
@@ -173,7 +176,7 @@ impl FileBed {
                 }
             }
             Ok(request)
-        })))
+        }))
     }
 
     /// A file leaves the kernel's cache and ours; what was written becomes durable before.
@@ -183,57 +186,30 @@ impl FileBed {
         file.advise(Advice::DontNeed, ..)?;
         drop_from_kernel_cache(&self.place.path(name))
     }
-}
 
-/// Of the bytes of all streams.
-fn outcome(streamed: Streamed) -> Outcome {
-    let bytes = streamed.bytes();
-    Outcome {
-        cost: Some((streamed.cost, bytes)),
-        series: streamed.series,
-        ..Outcome::plain(bytes as f64 / 1e6 / streamed.cost.seconds)
-    }
-}
-
-/// A turn of streams over the file. The streams' files go before the place.
-struct Turn {
-    by: By,
-    write: bool,
-    shape: Shape,
-    ready: Vec<Box<dyn Stream>>,
-    bed: Rc<FileBed>,
-}
-
-impl Pass for Turn {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.bed.chill(FILE)?;
-        self.ready = match self.by {
+    /// Goes through the file, which is in no cache; what was written is durable in the end.
+    fn turn(&self, by: By, shape: Shape, write: bool) -> io::Result<Streamed> {
+        self.chill(FILE)?;
+        let path = self.place.path(FILE);
+        let mut ready = match by {
             By::Kernel { .. } => Vec::new(),
-            by => self.bed.streams(by, self.shape, self.write)?,
+            by => self.streams(by, shape, write)?,
         };
-        Ok(())
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let (bed, write) = (&self.bed, self.write);
-        let path = bed.place.path(FILE);
-        let mut ready = std::mem::take(&mut self.ready);
-        let streamed = match self.by {
+        let ready = &mut ready;
+        match by {
             By::Kernel { dont_cache } => {
                 let access = Access { write, dont_cache };
-                (bed.kernel.borrow_mut()).streams(&path, self.shape, access)?
+                (self.kernel.borrow_mut()).streams(&path, shape, access)
             }
             By::Direct | By::Ring { .. } if write => {
                 let file = open_direct(&path)?;
-                self.shape
-                    .run(&mut ready, || Ok(fd::fdatasync(file.as_fd())?))?
+                shape.run(ready, || Ok(fd::fdatasync(file.as_fd())?))
             }
             _ if write => {
-                let file = bed.place.ours(FILE)?;
-                self.shape.run(&mut ready, || Ok(file.sync_data()?))?
+                let file = self.place.ours(FILE)?;
+                shape.run(ready, || Ok(file.sync_data()?))
             }
-            _ => self.shape.run(&mut ready, || Ok(()))?,
-        };
-        Ok(outcome(streamed))
+            _ => shape.run(ready, || Ok(())),
+        }
     }
 }

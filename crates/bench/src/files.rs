@@ -1,6 +1,6 @@
 //! A file of one page that is in memory: ours, and the kernel's on tmpfs.
 
-use foliocache::{AsyncFile, Cache, CacheBuilder, Directory, Errno};
+use foliocache::{Cache, Directory, Errno, File};
 use foliocache_sys::fd;
 use std::fs;
 use std::io;
@@ -11,32 +11,23 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::BenchError;
+use crate::error::{BenchError, OrSetup, set_up};
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// A buffer of a page, on a page boundary.
-#[derive(Clone)]
-#[repr(align(4096))]
-pub(crate) struct PageBuf(pub(crate) [u8; PAGE]);
-
-impl PageBuf {
-    /// A buffer that has been touched.
-    pub(crate) fn new() -> Box<Self> {
-        Box::new(Self(std::array::from_fn(|at| at as u8)))
-    }
-}
-
 /// Bytes of the longest call that is measured beside its copy, and of the pieces of the files for that.
 pub(crate) const BLOCK: usize = 16 << 10;
 
-/// A buffer of so many bytes, on a page boundary.
+/// A buffer on a page boundary.
 #[derive(Clone)]
 #[repr(align(4096))]
-pub(crate) struct BlockBuf(pub(crate) [u8; BLOCK]);
+pub(crate) struct Aligned<const LEN: usize>(pub(crate) [u8; LEN]);
 
-impl BlockBuf {
+pub(crate) type PageBuf = Aligned<PAGE>;
+pub(crate) type BlockBuf = Aligned<BLOCK>;
+
+impl<const LEN: usize> Aligned<LEN> {
     /// A buffer that has been touched.
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self(std::array::from_fn(|at| at as u8)))
@@ -62,59 +53,32 @@ const MEMORY: u64 = 64 << 20;
 pub(crate) struct Ours(Directory);
 
 impl Ours {
-    /// With default settings.
-    pub(crate) fn new() -> Result<Self, BenchError> {
-        Self::of(Cache::builder())
-    }
-
-    pub(crate) fn with_fault_handlers() -> Result<Self, BenchError> {
-        Self::of(Cache::builder().fault_handlers(true))
-    }
-
-    fn of(cache: CacheBuilder) -> Result<Self, BenchError> {
+    /// With default settings, or with handlers of faults in callers' buffers.
+    pub(crate) fn new(fault_handlers: bool) -> Result<Self, BenchError> {
+        let cache = Cache::builder().fault_handlers(fault_handlers);
         let cache = cache.memory(MEMORY).build();
         let directory = cache.and_then(|cache| cache.memfs());
-        directory
-            .map(Self)
-            .map_err(|error| BenchError::setup("a file system in the cache", error))
+        directory.map(Self).setting_up("a file system in the cache")
     }
 
     /// A new file that holds one page.
-    pub(crate) fn file(&self, name: &str) -> Result<Arc<foliocache::File>, BenchError> {
-        self.make(name, |file| Ok(Arc::new(file)))
+    pub(crate) fn file(&self, name: &str) -> Result<Arc<File>, BenchError> {
+        set_up(format!("{name} in the cache"), || {
+            let file = self.0.create_new(name)?;
+            file.write_all_at(&PageBuf::new().0, 0)?;
+            Ok(Arc::new(file))
+        })
     }
 
     /// A new file of so many [`BLOCK`]s, in one folio each.
-    pub(crate) fn block_file(
-        &self,
-        name: &str,
-        blocks: usize,
-    ) -> Result<Arc<foliocache::File>, BenchError> {
-        let file = self.file(name)?;
-        let block_at = |block| file.write_all_at(&BlockBuf::new().0, (block * BLOCK) as u64);
-        // Without its first page, which would be a folio of its own.
-        let emptied = file.set_len(0);
-        let written = emptied.and_then(|()| (0..blocks).try_for_each(block_at));
-        written.map_err(|error| BenchError::setup(format!("{name} in the cache"), error))?;
-        Ok(file)
-    }
-
-    /// A new file that holds one page, for both forms of calls.
-    pub(crate) fn async_file(&self, name: &str) -> Result<AsyncFile, BenchError> {
-        self.make(name, foliocache::File::into_async)
-    }
-
-    fn make<T>(
-        &self,
-        name: &str,
-        form: impl FnOnce(foliocache::File) -> foliocache::Result<T>,
-    ) -> Result<T, BenchError> {
-        let made = || {
+    pub(crate) fn block_file(&self, name: &str, blocks: usize) -> Result<Arc<File>, BenchError> {
+        set_up(format!("{name} in the cache"), || {
             let file = self.0.create_new(name)?;
-            file.write_all_at(&PageBuf::new().0, 0)?;
-            form(file)
-        };
-        made().map_err(|error| BenchError::setup(format!("{name} in the cache"), error))
+            for block in 0..blocks {
+                file.write_all_at(&BlockBuf::new().0, (block * BLOCK) as u64)?;
+            }
+            Ok(Arc::new(file))
+        })
     }
 }
 
@@ -157,12 +121,9 @@ fn unlinked(place: &str, name: &str) -> io::Result<fs::File> {
 
 /// A new file of the kernel's on tmpfs that holds one page.
 pub(crate) fn kernel_file(name: &str) -> Result<Arc<fs::File>, BenchError> {
-    let made = || {
-        let place = tmpfs().ok_or(Errno::ENODEV)?;
-        let file = unlinked(place, name)?;
+    set_up(format!("{name} on a tmpfs (one of {PLACES:?})"), || {
+        let file = unlinked(tmpfs().ok_or(Errno::ENODEV)?, name)?;
         file.write_all_at(&PageBuf::new().0, 0)?;
-        Ok::<_, io::Error>(Arc::new(file))
-    };
-    made()
-        .map_err(|error| BenchError::setup(format!("{name} on a tmpfs (one of {PLACES:?})"), error))
+        Ok(Arc::new(file))
+    })
 }

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::BenchError;
+use crate::error::{BenchError, OrSetup};
 
 /// The argument that makes a helper of a process.
 pub(crate) const ROLE: &str = "guard";
@@ -37,7 +37,7 @@ pub(crate) const ROLE: &str = "guard";
 pub(crate) enum Thing {
     /// A folder with all that is in it.
     Folder(PathBuf),
-    /// What is mounted there.
+    /// A mount at this path.
     Mount(PathBuf),
     /// A compressed disk in memory, by number.
     Zram(u32),
@@ -57,16 +57,14 @@ impl Guard {
     /// There is no helper, or it does not start.
     pub(crate) fn start(helper: &[OsString]) -> Result<Self, BenchError> {
         let child = command(helper, ROLE)?.process_group(0).spawn();
-        child
-            .map(|child| Self(Arc::new(Running(Mutex::new(child)))))
-            .map_err(|error| BenchError::setup("a process that cleans up", error))
+        let child = child.setting_up("a process that cleans up")?;
+        Ok(Self(Arc::new(Running(Mutex::new(child)))))
     }
 
     /// Has `thing` taken away in the end.
-    pub(crate) fn of(&self, thing: &Thing) -> Result<(), BenchError> {
+    pub(crate) fn of(&self, thing: &Thing) -> io::Result<()> {
         let mut child = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = tell(&mut child, thing);
-        told.map_err(|error| BenchError::setup("a process that cleans up", error))
+        tell(&mut child, thing)
     }
 }
 
@@ -74,7 +72,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop(child.stdin.take());
-        // What went wrong the guard has said itself.
+        // The guard has reported its errors itself.
         let _ = child.wait();
     }
 }
@@ -98,7 +96,7 @@ pub(crate) fn tell(helper: &mut Child, what: &impl Serialize) -> io::Result<()> 
     stdin.write_all(&line)
 }
 
-/// The guard's own life: hears of things until nobody is there any more, then takes them away.
+/// The guard's own life: it hears of things until its input ends, then takes them away.
 pub(crate) fn main() -> io::Result<()> {
     let mut things = Vec::new();
     for line in io::stdin().lock().lines() {

@@ -7,33 +7,32 @@ use std::fs;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What matters of the machine for the figures that it gives.
+/// Facts about the machine that matter for its figures.
 #[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct Host {
+pub(crate) struct Host {
     /// Release of the kernel.
-    pub kernel: String,
+    pub(crate) kernel: String,
     /// Name of the processor.
-    pub cpu: String,
+    pub(crate) cpu: String,
     /// Processors this process may use.
-    pub cpus: usize,
+    pub(crate) cpus: usize,
     /// Bytes of memory.
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Load average over 1, 5 and 15 minutes, when the run began. More than a little of it belongs
     /// to others and makes the figures worth less.
-    pub load: [f64; 3],
+    pub(crate) load: [f64; 3],
     /// The same when it ended.
-    pub load_at_end: [f64; 3],
+    pub(crate) load_at_end: [f64; 3],
     /// When the run began, in UTC: `2026-01-31 12:00`.
-    pub date: String,
+    pub(crate) date: String,
     /// The kernel's setting of transparent huge pages.
-    pub transparent_hugepage: String,
+    pub(crate) transparent_hugepage: String,
     /// Where the kernel's files are.
-    pub kernel_files: String,
+    pub(crate) kernel_files: String,
     /// Version of this program.
-    pub version: &'static str,
+    pub(crate) version: &'static str,
     /// Whether it was built with debug assertions: such figures say nothing.
-    pub debug_assertions: bool,
+    pub(crate) debug_assertions: bool,
 }
 
 impl Host {

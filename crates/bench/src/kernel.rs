@@ -11,76 +11,49 @@
 //! of its own, which joins the cgroup before it opens a file, and the files have to leave the cache
 //! before that. What it needs for itself, buffers and traces, it takes before it joins.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, ChildStdout};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::error::BenchError;
+use crate::error::{BenchError, OrSetup};
 use crate::files::PAGE;
 use crate::guard::{Guard, Thing, command, tell};
-use crate::loader::{Load, Loader};
-use crate::mapped::{Kernels, page_faults, read};
-use crate::passes::{RandomReads, RandomResult, Trace, Until, filled};
-use crate::ring::ReadRing;
+use crate::mapped::page_faults;
+use crate::place::drop_from_kernel_cache;
+use crate::readers::{Reader, Set, Way};
+use crate::reads::{RandomResult, Read, Reads, Trace};
 use crate::streams::{Access, Shape, Stream, Streamed, ThroughKernel};
 
 /// The argument that makes a kernel's side of a process.
 pub(crate) const ROLE: &str = "kernel";
 
-/// What the process is told.
+const WHAT: &str = "the kernel's side of the comparison";
+
+/// An order to the process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// Take the memory for random reads.
     Trace(Trace),
     /// Go on reading by the trace.
-    Random {
-        path: PathBuf,
-        way: Way,
-        /// Bytes of a read.
-        len: usize,
-        until: Until,
-    },
+    Read(Set, Way, Read),
     /// Read or write streams.
-    Streams {
-        path: PathBuf,
-        shape: Shape,
-        access: Access,
-    },
-    /// Go on loading samples.
-    Load(Load),
+    Streams(PathBuf, Shape, Access),
 }
 
-/// How random reads are done.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Way {
-    /// By pread(2).
-    Call,
-    /// Through a mapping; with the advice that they are at random, or without.
-    Mapping { advised: bool },
-    /// By a ring, so many reads at once, through the cache or past it.
-    Ring { at_once: usize, direct: bool },
-}
-
-/// What it answers; the text is of an error.
-type Answer = Result<Done, String>;
-
-#[derive(Debug, Serialize, Deserialize)]
-enum Done {
-    Ready,
-    Random(RandomResult),
-    Streams(Streamed),
-}
+/// Its answer: a value of the order, or the text of an error.
+type Answer = Result<serde_json::Value, String>;
 
 /// The process, from outside.
 pub(crate) struct KernelSide {
     child: Child,
     answers: BufReader<ChildStdout>,
+    /// It has read nothing yet.
+    fresh: bool,
     /// The cgroup goes after the process.
     _guard: Guard,
 }
@@ -97,42 +70,32 @@ impl KernelSide {
         memory: u64,
         trace: Option<Trace>,
     ) -> Result<Self, BenchError> {
-        let cannot = |error| BenchError::setup("the kernel's side of the comparison", error);
         let group = cgroup(guard, memory)?;
-        let mut child = command(helper, ROLE)?.spawn().map_err(cannot)?;
+        let mut child = command(helper, ROLE)?.spawn().setting_up(WHAT)?;
         let answers = child.stdout.take().map(BufReader::new);
-        let answers = answers.ok_or_else(|| cannot(io::ErrorKind::BrokenPipe.into()))?;
         let mut side = Self {
             child,
-            answers,
+            answers: answers.ok_or(io::ErrorKind::BrokenPipe).setting_up(WHAT)?,
+            fresh: true,
             _guard: guard.clone(),
         };
         if let Some(trace) = trace {
-            side.order(&Order::Trace(trace)).map_err(cannot)?;
+            let ready: io::Result<()> = side.order(&Order::Trace(trace));
+            ready.setting_up(WHAT)?;
         }
         let joined = fs::write(group.join("cgroup.procs"), side.child.id().to_string());
-        joined.map_err(cannot)?;
+        joined.setting_up(WHAT)?;
         Ok(side)
     }
 
-    /// Goes on reading a file at random, `len` bytes each time.
-    pub(crate) fn random(
-        &mut self,
-        path: &Path,
-        way: Way,
-        len: usize,
-        until: Until,
-    ) -> io::Result<RandomResult> {
-        let order = Order::Random {
-            path: path.to_owned(),
-            way,
-            len,
-            until,
-        };
-        match self.order(&order)? {
-            Done::Random(result) => Ok(result),
-            other => Err(unexpected(&other)),
+    /// Goes on reading a set at random. When it begins, nothing of the set is in the kernel's cache.
+    pub(crate) fn read(&mut self, set: &Set, way: Way, read: &Read) -> io::Result<RandomResult> {
+        if std::mem::take(&mut self.fresh) {
+            set.paths
+                .iter()
+                .try_for_each(|path| drop_from_kernel_cache(path))?;
         }
+        self.order(&Order::Read(set.clone(), way, *read))
     }
 
     /// Reads or writes streams; written ones are made durable.
@@ -142,33 +105,17 @@ impl KernelSide {
         shape: Shape,
         access: Access,
     ) -> io::Result<Streamed> {
-        let path = path.to_owned();
-        let order = Order::Streams {
-            path,
-            shape,
-            access,
-        };
-        match self.order(&order)? {
-            Done::Streams(result) => Ok(result),
-            other => Err(unexpected(&other)),
-        }
+        self.order(&Order::Streams(path.to_owned(), shape, access))
     }
 
-    /// Goes on loading samples.
-    pub(crate) fn load(&mut self, load: Load) -> io::Result<RandomResult> {
-        match self.order(&Order::Load(load))? {
-            Done::Random(result) => Ok(result),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn order(&mut self, order: &Order) -> io::Result<Done> {
+    fn order<T: DeserializeOwned>(&mut self, order: &Order) -> io::Result<T> {
         tell(&mut self.child, order)?;
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
             return Err(io::Error::other("the process ended"));
         }
-        serde_json::from_str::<Answer>(&line)?.map_err(io::Error::other)
+        let answer = serde_json::from_str::<Answer>(&line)?;
+        Ok(serde_json::from_value(answer.map_err(io::Error::other)?)?)
     }
 }
 
@@ -178,10 +125,6 @@ impl Drop for KernelSide {
         // It ends at the end of its orders; how does not matter any more.
         let _ = self.child.wait();
     }
-}
-
-fn unexpected(answer: &Done) -> io::Error {
-    io::Error::other(format!("an answer to something else: {answer:?}"))
 }
 
 /// Where memory cgroups are made, and the file with a group's limit: version 1, version 2.
@@ -202,31 +145,23 @@ fn cgroup(guard: &Guard, memory: u64) -> Result<PathBuf, BenchError> {
         ))
     };
     let mounted = |(parent, _): &&(&str, &str)| Path::new(parent).join("cgroup.procs").exists();
-    let (parent, limit) = CGROUPS
-        .iter()
-        .find(mounted)
-        .ok_or_else(|| cannot("none are mounted".to_owned()))?;
+    let found = CGROUPS.iter().find(mounted);
+    let (parent, limit) = found.ok_or_else(|| cannot("none are mounted".to_owned()))?;
     let path = Path::new(parent).join(name);
-    guard.of(&Thing::Cgroup(path.clone()))?;
-    // Version 2 has no such file in a group whose parent keeps the controller to itself.
-    let made = fs::create_dir(&path).and_then(|()| {
+    let make = || {
+        guard.of(&Thing::Cgroup(path.clone()))?;
+        fs::create_dir(&path)?;
+        // Version 2 has no such file in a group whose parent keeps the controller to itself.
         let file = fs::File::options().write(true).open(path.join(limit));
         file?.write_all(memory.to_string().as_bytes())
-    });
-    made.map_err(|error| cannot(format!("{}: {error}", path.display())))?;
+    };
+    make().map_err(|error| cannot(format!("{}: {error}", path.display())))?;
     Ok(path)
 }
 
-/// The process's own life: does as it is told until nobody is there any more.
+/// The process's own life: it obeys until its orders end.
 pub(crate) fn main() -> io::Result<()> {
-    let mut state = State {
-        reads: None,
-        threads: 0,
-        files: Vec::new(),
-        mapping: None,
-        ring: None,
-        loader: None,
-    };
+    let mut state = State::default();
     for line in io::stdin().lock().lines() {
         let order = serde_json::from_str(&line?)?;
         let answer: Answer = state.obey(order).map_err(|error| error.to_string());
@@ -238,72 +173,36 @@ pub(crate) fn main() -> io::Result<()> {
     Ok(())
 }
 
+#[derive(Default)]
 struct State {
-    reads: Option<RandomReads>,
     threads: usize,
-    /// The file that random reads are in, opened once for each thread.
-    files: Vec<fs::File>,
-    /// That file, mapped.
-    mapping: Option<Kernels>,
-    /// That file, by a ring.
-    ring: Option<Mutex<ReadRing>>,
-    loader: Option<Loader>,
+    reads: Option<Reads>,
+    /// Those of a way are opened when it is first used, so that their memory is the cgroup's.
+    readers: Vec<(Way, Vec<Box<dyn Reader>>)>,
 }
 
 impl State {
-    fn obey(&mut self, order: Order) -> io::Result<Done> {
-        match order {
+    fn obey(&mut self, order: Order) -> io::Result<serde_json::Value> {
+        let answer = match order {
             Order::Trace(trace) => {
                 self.threads = trace.threads;
-                self.reads = Some(RandomReads::new(&trace));
-                Ok(Done::Ready)
+                self.reads = Some(Reads::new(&trace));
+                serde_json::to_value(())
             }
-            Order::Random {
-                path,
-                way,
-                len,
-                until,
-            } => {
+            Order::Read(set, way, read) => {
                 let reads = self.reads.as_mut().ok_or(io::ErrorKind::InvalidInput)?;
-                let result = match way {
-                    Way::Call => {
-                        while self.files.len() < self.threads {
-                            self.files.push(fs::File::open(&path)?);
-                        }
-                        let files = &self.files;
-                        let read = |who: usize, part: &mut [u8], pos| {
-                            let len = part.len();
-                            filled(files[who].read_at(part, pos), len)
-                        };
-                        reads.run(until, len, read, read_from_disk)
-                    }
-                    Way::Mapping { advised } => {
-                        let mapping = match &mut self.mapping {
-                            Some(mapping) => mapping,
-                            none => none.insert(Kernels::open(&path, advised)?),
-                        };
-                        let missed = || Ok(page_faults()?.major);
-                        let read = |_, part: &mut [u8], pos| read(mapping, part, pos);
-                        reads.run(until, len, read, missed)
-                    }
-                    Way::Ring { at_once, direct } => {
-                        let ring = match &mut self.ring {
-                            Some(ring) => ring,
-                            none => {
-                                none.insert(Mutex::new(ReadRing::open(&path, at_once, direct)?))
-                            }
-                        };
-                        let read = |positions: &[u64]| lock(ring).read(positions, len);
-                        reads.run_batches(until, len, at_once, read, read_from_disk)
-                    }
+                if !self.readers.iter().any(|(open, _)| *open == way) {
+                    self.readers.push((way, way.open(&set, self.threads)?));
+                }
+                let found = self.readers.iter_mut().find(|(open, _)| *open == way);
+                let (_, readers) = found.expect("it was opened");
+                let missed = || match way {
+                    Way::Mapping { .. } if !read.device => Ok(page_faults()?.major),
+                    _ => read_from_disk(),
                 };
-                Ok(Done::Random(result?))
+                serde_json::to_value(reads.run(readers, &read, missed)?)
             }
-            Order::Streams {
-                path,
-                shape,
-                access,
-            } => {
+            Order::Streams(path, shape, access) => {
                 let stream = |number| {
                     let stream = ThroughKernel::open(&path, access, shape.request, number)?;
                     Ok(Box::new(stream) as _)
@@ -314,22 +213,11 @@ impl State {
                     true => fs::File::open(&path)?.sync_data(),
                     false => Ok(()),
                 };
-                Ok(Done::Streams(shape.run(&mut streams, sync)?))
+                serde_json::to_value(shape.run(&mut streams, sync)?)
             }
-            Order::Load(load) => {
-                let loader = match &mut self.loader {
-                    Some(loader) => loader,
-                    none => none.insert(Loader::new(&load)?),
-                };
-                Ok(Done::Random(loader.run(&load)?))
-            }
-        }
+        };
+        Ok(answer?)
     }
-}
-
-/// For one thread at a time; what another left when it panicked ends the run.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Pages that the process has had read from disks.

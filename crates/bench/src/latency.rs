@@ -10,14 +10,13 @@ use std::time::Duration;
 
 /// Percentiles of the time that operations took, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Latency {
+pub(crate) struct Latency {
     /// Half of the operations took at most so long.
-    pub p50: f64,
+    pub(crate) p50: f64,
     /// 99 of 100.
-    pub p99: f64,
+    pub(crate) p99: f64,
     /// 999 of 1,000.
-    pub p99_9: f64,
+    pub(crate) p99_9: f64,
 }
 
 /// Counts in a doubling of the time.
@@ -39,7 +38,7 @@ impl Times {
         self.0[place(time.as_nanos() as u64)] += 1;
     }
 
-    /// What all of them have counted, which they forget.
+    /// The percentiles of all of them together, which become empty.
     pub(crate) fn drain<'a>(all: impl Iterator<Item = &'a mut Times>) -> Latency {
         let mut counts = vec![0_u64; place(u64::MAX) + 1];
         for times in all {

@@ -16,33 +16,29 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `case` | [`Case`], [`Match`], [`Contestant`], [`Work`]: what is to be run |
+//! | `case` | [`Case`], and what it plans: matches of contestants, and `ratios!`, a table |
+//! | `cases` | the table of cases, and a module for each |
 //! | `settings` | [`Settings`]: how long and how often, with how much memory |
-//! | `run` | [`run`]: the turns |
-//! | `cost` | [`Cost`]: time, and the processor's part of it |
+//! | `run`, `threads` | [`run`]: the turns; work on several threads |
+//! | `cost`, `latency` | time, the processor's part of it, and how long each of many operations took |
 //! | `report` | [`Report`]: rows, ratios, JSON |
 //! | `table`, `markdown` | the report as text, and as a section of a document |
-//! | `ratio` | [`Ratio`], [`Target`]: what was found and what is to be reached |
-//! | `host` | [`Host`]: where it ran |
-//! | `latency` | [`Latency`]: how long each of many reads took |
-//! | `mapped` | accesses of mapped files |
-//! | `ring` | requests of the kernel's through an io_uring, and how many at once are fastest |
-//! | `copies` | calls beside the bare copy of their bytes |
-//! | `files` | a file in memory, ours and the kernel's |
+//! | `ratio` | what was found and what is to be reached |
+//! | `host` | where it ran |
+//! | `files`, `copies` | a page in memory, ours and the kernel's; calls beside the bare copy of their bytes |
+//! | `readers`, `reads` | ways to read at many places, ours and the kernel's; which places, and turns of them |
 //! | `cached` | reads at random of a file that is cached |
+//! | `trace`, `policy` | which pages are read; caches that hold no bytes, to compare hit ratios with |
+//! | `streams`, `file_bed` | threads that read or write a file from front to back; turns of them |
+//! | `logs` | files that are written and made durable over and over |
+//! | `ring` | requests through an io_uring, and how many at once are fastest |
+//! | `mapped` | accesses of mapped files |
 //! | `beds` | a cache over a store that keeps nothing |
 //! | `names`, `trees` | trees of names, ours and the kernel's, and walks through them |
-//! | `misses` | inodes that are not in their cache |
-//! | `references` | a path that is looked up beside others' references |
+//! | `misses`, `references` | inodes that are not in their cache; a path that is looked up beside others' references |
 //! | `place`, `zram` | files on a disk, and our cache over them |
 //! | `kernel` | a process whose page cache a memory cgroup bounds |
-//! | `loader` | samples that a loader reads: ours, the kernel's, `O_DIRECT` |
 //! | `guard` | a process that takes away what is left behind |
-//! | `streams` | several threads that read or write a file from front to back |
-//! | `file_bed` | turns of such streams: ours, the kernel's, `O_DIRECT` |
-//! | `passes`, `trace` | what passes do, and which pages they read |
-//! | `policy` | caches that hold no bytes, to compare hit ratios with |
-//! | `cases` | the cases |
 #![deny(unsafe_code)]
 
 mod beds;
@@ -58,15 +54,16 @@ mod guard;
 mod host;
 mod kernel;
 mod latency;
-mod loader;
+mod logs;
 mod mapped;
 mod markdown;
 mod misses;
 mod names;
-mod passes;
 mod place;
 mod policy;
 mod ratio;
+mod readers;
+mod reads;
 mod references;
 mod report;
 mod ring;
@@ -75,20 +72,15 @@ mod settings;
 mod stats;
 mod streams;
 mod table;
+mod threads;
 mod trace;
 mod trees;
 mod zram;
 
-pub use case::{
-    Case, Contestant, Figure, Match, Outcome, Pass, Plan, RatioPlan, Work, Worker, repeat,
-};
+pub use case::Case;
 pub use cases::{cases, find};
-pub use cost::Cost;
 pub use error::BenchError;
-pub use host::Host;
-pub use latency::Latency;
-pub use ratio::{Ratio, Target};
-pub use report::{Change, CpuPerGb, RatioReport, Report, Row};
+pub use report::Report;
 pub use run::{Progress, run};
 pub use settings::{Settings, Uses};
 

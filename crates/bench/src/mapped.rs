@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use foliocache_sys::memory::{FileMapping, WindowAccess};
 
@@ -59,7 +59,7 @@ impl Mapped for foliocache::Mapping {
     }
 }
 
-/// What is done to each page.
+/// The access to each page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Load,
@@ -80,24 +80,7 @@ pub(crate) fn touch(mapped: &dyn Mapped, access: Access) {
     }
 }
 
-/// Copies `part` from `pos` on, both in whole words.
-#[inline]
-pub(crate) fn read(mapped: &impl Mapped, part: &mut [u8], pos: u64) -> io::Result<()> {
-    let (start, len) = mapped.range();
-    let pos = pos as usize;
-    if pos + part.len() > len {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    for (number, word) in part.chunks_exact_mut(8).enumerate() {
-        // SAFETY: as above; words are at their boundaries, since the range begins at a page.
-        let from = unsafe { AtomicU64::from_ptr(start.wrapping_add(pos + 8 * number).cast()) };
-        // Relaxed: nothing else is read by what it says.
-        word.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    Ok(())
-}
-
-/// Copies `part` from `pos` on, where nobody stores meanwhile.
+/// Copies to `part` from `pos` on. Nothing stores there meanwhile.
 #[inline]
 pub(crate) fn copy(mapped: &impl Mapped, part: &mut [u8], pos: u64) -> io::Result<()> {
     let (start, len) = mapped.range();
@@ -107,7 +90,7 @@ pub(crate) fn copy(mapped: &impl Mapped, part: &mut [u8], pos: u64) -> io::Resul
     }
     let from = start.wrapping_add(pos);
     // SAFETY: inside of the range, mapped and as long as its file (the module's premise); the two are not the same
-    // memory, and nobody stores to the file.
+    // memory, and nothing stores to the file.
     unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
     Ok(())
 }
@@ -150,13 +133,9 @@ mod tests {
         touch(&mapped, Access::Load);
         let mut part = [0; 64];
         let last = (PAGES - 1) * PAGE;
-        read(&mapped, &mut part, last as u64).unwrap();
+        copy(&mapped, &mut part, last as u64).unwrap();
         assert_eq!((part[0], part[1]), (2, 0));
-        let mut again = [0; 64];
-        copy(&mapped, &mut again, last as u64).unwrap();
-        assert_eq!(again, part);
         let end = (PAGES * PAGE) as u64;
-        assert!(read(&mapped, &mut part, end).is_err());
         assert!(copy(&mapped, &mut part, end).is_err());
     }
 

@@ -14,8 +14,8 @@
 use std::fmt::Write;
 
 use crate::case::Figure;
-use crate::report::{Change, RatioReport, Report, Row};
-use crate::table::{compared, threads};
+use crate::report::{RatioReport, Report, Row};
+use crate::table::{cell_of, compared, threads};
 
 impl Report {
     /// A section with the case's ratios and figures, the machine and the conditions. It names no folder.
@@ -31,7 +31,7 @@ impl Report {
     /// # Errors
     /// It has the beginning of the section and no end, or more than one: the reason, in words.
     pub fn put_into(&self, document: &str) -> Result<String, String> {
-        let (begin, end) = (self.begin(), self.end());
+        let [begin, end] = self.marks();
         let section = self.markdown();
         let (mut begins, mut ends) = (document.match_indices(&begin), document.match_indices(&end));
         match (begins.next(), ends.next()) {
@@ -48,17 +48,14 @@ impl Report {
         }
     }
 
-    fn begin(&self) -> String {
-        format!("<!-- bench {} -->", self.case)
-    }
-
-    fn end(&self) -> String {
-        format!("<!-- end of bench {} -->", self.case)
+    /// The marks around the section.
+    fn marks(&self) -> [String; 2] {
+        ["bench", "end of bench"].map(|mark| format!("<!-- {mark} {} -->", self.case))
     }
 
     fn write(&self, to: &mut String) -> std::fmt::Result {
-        let host = &self.host;
-        writeln!(to, "{}", self.begin())?;
+        let ([begin, end], host) = (self.marks(), &self.host);
+        writeln!(to, "{begin}")?;
         writeln!(to, "### `bench {}`: {}\n", self.case, self.about)?;
         writeln!(
             to,
@@ -98,18 +95,18 @@ impl Report {
         for note in &self.notes {
             writeln!(to, "- {}.", cell(&without_folders(note)))?;
         }
-        writeln!(to, "{}", self.end())
+        writeln!(to, "{end}")
     }
 
     fn ratio_line(&self, to: &mut String, ratio: &RatioReport) -> std::fmt::Result {
-        let control = ratio.control.map_or(String::new(), |control| {
+        let control = cell_of(ratio.control, |control| {
             format!("{} to {}", short(control.min), short(control.max))
         });
         line(
             to,
             &format!(
                 "| `{}` | {} | {} | {} to {} | {control} | {} |",
-                ratio.name,
+                ratio.plan.name,
                 cell(&self.meaning(ratio)),
                 short(ratio.ratio.median),
                 short(ratio.ratio.min),
@@ -119,47 +116,39 @@ impl Report {
         )
     }
 
-    /// What is divided by what.
+    /// The dividend and the divisor, in words.
     fn meaning(&self, ratio: &RatioReport) -> String {
-        let of =
-            |change: Change| compared(&self.rows[change.with], &self.rows[change.base], " over ");
-        let figure = match ratio.figure {
+        let plan = &ratio.plan;
+        let of = |pair| {
+            let [with, base] = self.rows_of(ratio, pair);
+            compared(with, base, " over ")
+        };
+        let figure = match plan.figure {
             Figure::Value => "",
             Figure::P99 => "99th percentile of the time: ",
             Figure::Cpu => "processor time for each byte: ",
             Figure::Flatness => "slowest interval over the median one: ",
         };
-        let divisor = ratio
-            .divisor
-            .map(|divisor| format!("; divided by {}", of(divisor)));
-        let or = ratio.or.map(|or| format!("; or {}, if less", of(or)));
-        let parts = [divisor, or].into_iter().flatten();
-        parts.fold(format!("{figure}{}", of(ratio.change)), |all, part| {
-            all + &part
-        })
+        let divisor = cell_of(plan.divisor, |pair| format!("; divided by {}", of(pair)));
+        let or = cell_of(plan.or, |pair| format!("; or {}, if less", of(pair)));
+        format!("{figure}{}{divisor}{or}", of((plan.of, plan.to)))
     }
 }
 
 /// Bytes from the device for each byte have a column where they are known.
 fn row_line(to: &mut String, row: &Row, has_device: bool) -> std::fmt::Result {
-    let times = row.latency_us.map_or(String::new(), |times| {
+    let times = cell_of(row.latency_us, |times| {
         format!("{:.1}, {:.1}, {:.1}", times.p50, times.p99, times.p99_9)
     });
-    let cpu = row
-        .cpu_s_per_gb
-        .map_or(String::new(), |cpu| format!("{:.2}", cpu.process));
-    let hits = row
-        .hit_ratio
-        .map_or(String::new(), |hits| format!("{:.1} %", 100.0 * hits));
-    let device = match (has_device, row.device_bytes_per_byte) {
-        (false, _) => String::new(),
-        (true, bytes) => bytes.map_or(" |".to_owned(), |bytes| format!(" {bytes:.2} |")),
-    };
+    let cpu = cell_of(row.cpu_s_per_gb, |cpu| format!("{:.2}", cpu.process));
+    let hits = cell_of(row.hit_ratio, |hits| format!("{:.1} %", 100.0 * hits));
+    let device = cell_of(row.device_bytes_per_byte, |bytes| format!(" {bytes:.2}"));
+    let device = cell_of(has_device.then_some(device), |device| format!("{device} |"));
     line(
         to,
         &format!(
             "| {}, {} | {} | {} {}, ±{:.0} % | {times} | {cpu} | {hits} |{device}",
-            cell(row.name),
+            cell(&row.name),
             threads(row),
             cell(row.variant),
             short(row.value),
@@ -227,7 +216,7 @@ fn without_folders(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Match, Outcome, RatioPlan, Work, repeat};
+    use crate::case::{Match, Outcome, Work, ratios, repeat};
     use crate::latency::Latency;
     use crate::run::Outcomes;
     use crate::settings::Settings;
@@ -243,10 +232,10 @@ mod tests {
         let work = || Work::Operations(vec![repeat(|| Ok(()))]);
         one.add("read 4 KiB", "ours | mine", work());
         one.add("read 4 KiB", "kernel", work());
-        one.ratios = vec![
-            RatioPlan::new("near", 0, 1).at_least(1.0),
-            RatioPlan::new("p99", 1, 0).of_p99(),
-        ];
+        ratios! { one;
+            "near" => 0 / 1, at_least(1.0);
+            "p99" => 1 / 0, of_p99();
+        }
         let outcome = |value| Outcome {
             latency: Some(Latency {
                 p99: value,

@@ -18,11 +18,11 @@ use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, Unbounded, hash_i
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::io;
+use std::iter::repeat_with;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
-use crate::case::{Outcome, Pass};
+use crate::threads::on_threads;
 
 /// Buckets that a cache begins with: a dirfs's number.
 const BUCKETS: usize = 256;
@@ -38,7 +38,7 @@ pub(crate) enum Form {
     Locked,
 }
 
-/// What the figure of a pass is.
+/// The figure of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Counted {
     /// Of one thread, for each of its misses.
@@ -72,97 +72,53 @@ unsafe impl CachedInode for BareInode {
     }
 }
 
-/// The pass; see the module.
-pub(crate) struct Misses {
+/// The pass; see the module. `each` is the inodes of each thread in each cache.
+pub(crate) fn misses(
     threads: usize,
-    /// Inodes of each thread in each cache.
     each: usize,
     nr_caches: usize,
     form: Form,
     counted: Counted,
-    /// New for each pass.
-    caches: Vec<InodeCache<BareInode>>,
-    /// For [`Form::Locked`].
-    stripes: Vec<Mutex<()>>,
-}
-
-impl Misses {
-    pub(crate) fn new(
-        threads: usize,
-        each: usize,
-        nr_caches: usize,
-        form: Form,
-        counted: Counted,
-    ) -> Self {
-        Self {
-            threads,
-            each,
-            nr_caches,
-            form,
-            counted,
-            caches: Vec::new(),
-            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
-        }
-    }
-
-    /// What one thread does.
-    fn miss_all(&self, thread: usize) {
-        let first = thread * self.each;
-        for cache in &self.caches {
-            for ino in first..first + self.each {
-                self.miss(cache, ino as u64);
+) -> io::Result<f64> {
+    let new = || InodeCache::new(BUCKETS, Arc::new(Unbounded));
+    let caches: Vec<_> = repeat_with(new).take(nr_caches).collect();
+    let stripes: Vec<_> = repeat_with(|| Mutex::new(())).take(STRIPES).collect();
+    // The older form looks under a lock first.
+    let stripes = matches!(form, Form::Locked).then_some(&stripes[..]);
+    let start = Instant::now();
+    on_threads(0..threads, |_, thread| {
+        for cache in &caches {
+            for ino in thread * each..(thread + 1) * each {
+                miss(cache, ino as u64, stripes);
             }
         }
-    }
-
-    fn miss(&self, cache: &InodeCache<BareInode>, ino: u64) {
-        let hash = hash_ino(ino);
-        let test = |inode: &BareInode| inode.ino == ino;
-        if matches!(self.form, Form::Locked) {
-            let stripe = &self.stripes[hash as usize % STRIPES];
-            let _lock = stripe.lock().unwrap_or_else(PoisonError::into_inner);
-            black_box(cache.find(hash, test));
-        }
-        let make = || {
-            let link = InodeLink::default();
-            Ok::<_, Infallible>(BareInode { link, ino })
-        };
-        if let Ok(Iget::New(new)) = cache.iget(hash, test, make) {
-            new.unlock();
-        }
-    }
-}
-
-impl Pass for Misses {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.caches.clear();
-        let new = || InodeCache::new(BUCKETS, Arc::new(Unbounded));
-        self.caches.resize_with(self.nr_caches, new);
         Ok(())
-    }
+    })?;
+    let nanoseconds = start.elapsed().as_nanos() as f64;
+    let stats = caches.iter().map(InodeCache::stats);
+    let own = stripes.map_or(0, |_| (threads * each * nr_caches) as u64);
+    Ok(match counted {
+        Counted::Nanoseconds => nanoseconds / (each * nr_caches) as f64,
+        Counted::Locks => (stats.map(|stats| stats.bucket_locks).sum::<u64>() + own) as f64,
+        // Each is missed once, and none is evicted.
+        Counted::Misses => stats.map(|stats| stats.inodes).sum::<u64>() as f64,
+    })
+}
 
-    fn run(&mut self) -> io::Result<Outcome> {
-        let this = &*self;
-        let start = Instant::now();
-        thread::scope(|scope| {
-            for thread in 0..this.threads {
-                scope.spawn(move || this.miss_all(thread));
-            }
-        });
-        let nanoseconds = start.elapsed().as_nanos() as f64;
-        let stats = self.caches.iter().map(InodeCache::stats);
-        // Of the first looks.
-        let own = match self.form {
-            Form::Rcu => 0,
-            Form::Locked => (self.threads * self.each * self.nr_caches) as u64,
-        };
-        let figure = match self.counted {
-            Counted::Nanoseconds => nanoseconds / (self.each * self.nr_caches) as f64,
-            Counted::Locks => (stats.map(|stats| stats.bucket_locks).sum::<u64>() + own) as f64,
-            // Each is missed once, and none is evicted.
-            Counted::Misses => stats.map(|stats| stats.inodes).sum::<u64>() as f64,
-        };
-        Ok(Outcome::plain(figure))
+fn miss(cache: &InodeCache<BareInode>, ino: u64, stripes: Option<&[Mutex<()>]>) {
+    let hash = hash_ino(ino);
+    let test = |inode: &BareInode| inode.ino == ino;
+    if let Some(stripes) = stripes {
+        let stripe = &stripes[hash as usize % STRIPES];
+        let _lock = stripe.lock().unwrap_or_else(PoisonError::into_inner);
+        black_box(cache.find(hash, test));
+    }
+    let make = || {
+        let link = InodeLink::default();
+        Ok::<_, Infallible>(BareInode { link, ino })
+    };
+    if let Ok(Iget::New(new)) = cache.iget(hash, test, make) {
+        new.unlock();
     }
 }
 
@@ -173,11 +129,7 @@ mod tests {
     #[test]
     fn each_inode_is_missed_once() {
         for (form, locks) in [(Form::Rcu, 1), (Form::Locked, 2)] {
-            let counted = |counted| {
-                let mut pass = Misses::new(2, 3000, 2, form, counted);
-                pass.prepare().unwrap();
-                pass.run().unwrap().value
-            };
+            let counted = |counted| misses(2, 3000, 2, form, counted).unwrap();
             assert_eq!(counted(Counted::Misses), 12_000.0);
             assert_eq!(counted(Counted::Locks), f64::from(locks) * 12_000.0);
         }

@@ -23,7 +23,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::BenchError;
+use crate::error::{BenchError, OrSetup, set_up};
 use crate::place::Folder;
 
 /// The caller of ours: a user and a group.
@@ -37,6 +37,23 @@ pub(crate) trait Make {
     fn file(&self, path: &str) -> io::Result<()>;
 }
 
+impl Make for Path {
+    fn dir(&self, path: &str) -> io::Result<()> {
+        let dir = self.join(path);
+        fs::create_dir(&dir)?;
+        open_to_all(&dir)
+    }
+
+    fn file(&self, path: &str) -> io::Result<()> {
+        fs::File::create_new(self.join(path)).map(drop)
+    }
+}
+
+/// Whatever the umask is.
+fn open_to_all(dir: &Path) -> io::Result<()> {
+    fs::set_permissions(dir, Permissions::from_mode(0o755))
+}
+
 /// A folder on a tmpfs, for the kernel. Taken away with its end.
 pub(crate) struct KernelTree(Folder);
 
@@ -46,32 +63,13 @@ impl KernelTree {
     /// # Errors
     /// There is no tmpfs, or no helper process that would take it away.
     pub(crate) fn new(helper: &[OsString]) -> Result<Arc<Self>, BenchError> {
-        let tree = Self(Folder::in_memory(helper)?);
-        let open = tree.open_to_all(tree.0.path());
-        open.map_err(|error| BenchError::setup("a folder on a tmpfs", error))?;
-        Ok(Arc::new(tree))
+        let folder = Folder::in_memory(helper)?;
+        open_to_all(folder.path()).setting_up("a folder on a tmpfs")?;
+        Ok(Arc::new(Self(folder)))
     }
 
-    /// Whatever the umask is.
-    fn open_to_all(&self, dir: &Path) -> io::Result<()> {
-        fs::set_permissions(dir, Permissions::from_mode(0o755))
-    }
-
-    /// What stats paths from `start`.
-    pub(crate) fn user(&self, start: &str) -> io::Result<KernelUser> {
-        KernelUser::at(&self.0.path().join(start))
-    }
-}
-
-impl Make for KernelTree {
-    fn dir(&self, path: &str) -> io::Result<()> {
-        let dir = self.0.path().join(path);
-        fs::create_dir(&dir)?;
-        self.open_to_all(&dir)
-    }
-
-    fn file(&self, path: &str) -> io::Result<()> {
-        fs::File::create_new(self.0.path().join(path)).map(drop)
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
     }
 }
 
@@ -97,40 +95,30 @@ impl KernelUser {
 pub(crate) struct Names {
     directory: Directory,
     _cache: Cache,
-    /// What a dirfs lies over: goes last.
+    /// The tree below a dirfs: it is dropped last.
     _below: Option<Arc<KernelTree>>,
 }
 
 impl Names {
-    /// A memfs, empty, in so many bytes.
-    pub(crate) fn memory(bytes: u64) -> Result<Arc<Self>, BenchError> {
-        Self::new(bytes, None)
-    }
-
-    /// A dirfs over `tree`, its caches in so many bytes.
-    pub(crate) fn over(tree: &Arc<KernelTree>, bytes: u64) -> Result<Arc<Self>, BenchError> {
-        Self::new(bytes, Some(Arc::clone(tree)))
-    }
-
-    fn new(bytes: u64, below: Option<Arc<KernelTree>>) -> Result<Arc<Self>, BenchError> {
-        let made = || {
+    /// In so many bytes: a dirfs over `below`, or a memfs, empty.
+    pub(crate) fn new(
+        bytes: u64,
+        below: Option<&Arc<KernelTree>>,
+    ) -> Result<Arc<Self>, BenchError> {
+        set_up("a file system of ours", || {
             let cache = Cache::builder().memory(bytes).build()?;
-            let directory = match &below {
-                Some(tree) => cache.directory(tree.0.path())?,
-                None => cache.memfs()?,
-            };
-            Ok::<_, foliocache::Error>((directory, cache))
-        };
-        let made = made().map_err(|error| BenchError::setup("a file system of ours", error));
-        let (directory, cache) = made?;
-        Ok(Arc::new(Self {
-            directory,
-            _cache: cache,
-            _below: below,
-        }))
+            Ok(Arc::new(Self {
+                directory: match below {
+                    Some(tree) => cache.directory(tree.path())?,
+                    None => cache.memfs()?,
+                },
+                _cache: cache,
+                _below: below.cloned(),
+            }))
+        })
     }
 
-    /// What stats paths from `start`.
+    /// A user that stats paths from `start`.
     pub(crate) fn user(self: &Arc<Self>, start: &str) -> io::Result<User> {
         let user = Credentials::new(USER, USER, &[USER]);
         let directory = self.directory.with_credentials(user);

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::BenchError;
+use crate::error::{BenchError, OrSetup, set_up};
 use crate::files::{TMPFS_MAGIC, tmpfs};
 use crate::guard::{Guard, Thing, run};
 use crate::settings::Settings;
@@ -27,7 +27,10 @@ use crate::zram;
 /// Bytes of a mebibyte, the request of sequential passes.
 pub(crate) const MIB: usize = 1 << 20;
 
-/// What drops the kernel's caches: 2 its dentries and inodes, 3 its pages, too.
+/// The soft limit of open files that most processes have.
+pub(crate) const USUAL_LIMIT: u64 = 1024;
+
+/// A write here drops the kernel's caches: 2 its dentries and inodes, 3 its pages, too.
 pub(crate) const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// `statfs.f_type` of ramfs.
@@ -150,10 +153,9 @@ impl Place {
     fn new(folder: Folder, memory: u64, len: u64) -> Result<Self, BenchError> {
         let path = &folder.path;
         check_room(path, len + len / 16, 1)?;
-        let cache = Cache::builder().memory(memory).build();
-        let opened = cache.and_then(|cache| Ok((cache.directory(path)?, cache)));
-        let (directory, cache) = opened.map_err(|error| {
-            BenchError::setup(format!("a cache of {} MiB", memory >> 20), error)
+        let (directory, cache) = set_up(format!("a cache of {} MiB", memory >> 20), || {
+            let cache = Cache::builder().memory(memory).build()?;
+            Ok((cache.directory(path)?, cache))
         })?;
         Ok(Self {
             directory,
@@ -168,9 +170,8 @@ impl Place {
 
     /// KiB that the kernel reads around a miss of a mapping, unless it is told better.
     pub(crate) fn read_ahead(&self) -> Option<u64> {
-        let device = fs::metadata(&self.folder.path).ok()?.dev();
-        let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
-        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let device = device_number(&self.folder.path)?;
+        let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
         fs::read_to_string(setting).ok()?.trim().parse().ok()
     }
 
@@ -259,12 +260,8 @@ impl Folder {
     /// # Errors
     /// There is none.
     pub(crate) fn in_memory(helper: &[OsString]) -> Result<Self, BenchError> {
-        let dir = tmpfs().ok_or_else(|| {
-            BenchError::setup(
-                "a folder on a tmpfs",
-                io::Error::from(io::ErrorKind::NotFound),
-            )
-        })?;
+        let dir = tmpfs().ok_or(io::ErrorKind::NotFound);
+        let dir = dir.setting_up("a folder on a tmpfs")?;
         Self::new(helper, Path::new(dir))
     }
 
@@ -278,9 +275,9 @@ impl Folder {
             .map_err(|error| BenchError::Refused(format!("{}: {error}", dir.display())))?;
         let path = dir.join(format!("foliocache-bench-{}-{number}", process::id()));
         let guard = Guard::start(helper)?;
-        guard.of(&Thing::Folder(path.clone()))?;
-        fs::create_dir(&path)
-            .map_err(|error| BenchError::setup(path.display().to_string(), error))?;
+        let told = guard.of(&Thing::Folder(path.clone()));
+        told.setting_up("a process that cleans up")?;
+        fs::create_dir(&path).setting_up(path.display().to_string())?;
         Ok(Self { path, guard })
     }
 
@@ -294,17 +291,16 @@ impl Folder {
     /// Not root, or no such setting.
     pub(crate) fn mount_tmpfs(&self, name: &str, huge: &str) -> Result<PathBuf, BenchError> {
         let point = self.path.join(name);
-        self.guard.of(&Thing::Mount(point.clone()))?;
-        let mounted = fs::create_dir(&point).and_then(|()| {
-            let mut mount = Command::new("mount");
+        set_up(format!("a tmpfs with huge={huge}"), || {
+            self.guard.of(&Thing::Mount(point.clone()))?;
+            fs::create_dir(&point)?;
             let options = ["-t", "tmpfs", "-o", &format!("huge={huge}"), "tmpfs"];
-            run(mount.args(options).arg(&point))
-        });
-        mounted.map_err(|error| BenchError::setup(format!("a tmpfs with huge={huge}"), error))?;
+            run(Command::new("mount").args(options).arg(&point))
+        })?;
         Ok(point)
     }
 
-    /// The kind of its file system; empty if nobody says.
+    /// The kind of its file system; empty if it is not known.
     pub(crate) fn kind(&self) -> String {
         kind(&self.path)
     }
@@ -316,13 +312,20 @@ impl Folder {
     }
 }
 
+/// The device that a folder is on, as the kernel names it in /sys.
+pub(crate) fn device_number(path: &Path) -> Option<String> {
+    let device = fs::metadata(path).ok()?.dev();
+    let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
+    Some(format!("{major}:{minor}"))
+}
+
 /// Whether there is room for `need` bytes in `files` files.
 ///
 /// # Errors
 /// There is not.
 pub(crate) fn check_room(path: &Path, need: u64, files: u64) -> Result<(), BenchError> {
     let room = fs::File::open(path).and_then(|dir| Ok(fd::fstatvfs(dir.as_fd())?));
-    let room = room.map_err(|error| BenchError::setup(path.display().to_string(), error))?;
+    let room = room.setting_up(path.display().to_string())?;
     let free = room.blocks_available * u64::from(room.block_size);
     if free < need {
         return Err(BenchError::Refused(format!(
@@ -357,22 +360,17 @@ fn temporary() -> PathBuf {
     }
 }
 
-/// The kind of file system that `path` is on; empty if nobody says.
+/// The kind of file system that `path` is on; empty if it is not known.
 fn kind(path: &Path) -> String {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut found = (0, String::new());
-    for line in mounts.lines() {
-        let Some((front, back)) = line.split_once(" - ") else {
-            continue;
-        };
-        let point = front.split(' ').nth(4).unwrap_or_default();
-        // The longest wins, and of equals the last: it was mounted over the others.
-        if path.starts_with(point) && point.len() >= found.0 {
-            let kind = back.split(' ').next().unwrap_or_default();
-            found = (point.len(), kind.to_owned());
-        }
-    }
-    found.1
+    let mounts = mounts.lines().filter_map(|line| {
+        let (front, back) = line.split_once(" - ")?;
+        let point = front.split(' ').nth(4)?;
+        (path.starts_with(point)).then_some((point.len(), back.split(' ').next()?))
+    });
+    // The longest wins, and of equals the last: it was mounted over the others.
+    let found = mounts.max_by_key(|(len, _)| *len);
+    found.map_or_else(String::new, |(_, kind)| kind.to_owned())
 }
 
 /// A file opened to be read and written past the kernel's cache.

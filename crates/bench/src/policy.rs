@@ -1,5 +1,6 @@
 //! Caches that hold no bytes: what is compared is what they keep.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use quick_cache::unsync::Cache as QuickCache;
@@ -13,72 +14,44 @@ pub(crate) trait Policy {
     fn read(&mut self, page: u32) -> io::Result<bool>;
 }
 
-/// No page.
-const NONE: u32 = u32::MAX;
-
 /// The page that was not used for longest goes.
 pub(crate) struct Lru {
     capacity: usize,
-    len: usize,
-    /// Neighbours of each page in the order of use, the earlier and the later one.
-    links: Vec<[u32; 2]>,
-    resident: Vec<bool>,
-    oldest: u32,
-    newest: u32,
+    /// Pages in the order of their last use, by its number.
+    order: BTreeMap<u64, u32>,
+    /// The number of the last use of each page that is kept.
+    last: HashMap<u32, u64>,
+    uses: u64,
 }
 
-const EARLIER: usize = 0;
-const LATER: usize = 1;
-
 impl Lru {
-    /// Keeps `capacity` of `pages` pages, at least one.
-    pub(crate) fn new(capacity: usize, pages: u32) -> Self {
+    /// Keeps `capacity` pages, at least one.
+    pub(crate) fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            len: 0,
-            links: vec![[NONE; 2]; pages as usize],
-            resident: vec![false; pages as usize],
-            oldest: NONE,
-            newest: NONE,
+            order: BTreeMap::new(),
+            last: HashMap::new(),
+            uses: 0,
         }
-    }
-
-    fn take(&mut self, page: u32) {
-        let [earlier, later] = self.links[page as usize];
-        match earlier {
-            NONE => self.oldest = later,
-            earlier => self.links[earlier as usize][LATER] = later,
-        }
-        match later {
-            NONE => self.newest = earlier,
-            later => self.links[later as usize][EARLIER] = earlier,
-        }
-        self.resident[page as usize] = false;
-        self.len -= 1;
-    }
-
-    fn put(&mut self, page: u32) {
-        self.links[page as usize] = [self.newest, NONE];
-        match self.newest {
-            NONE => self.oldest = page,
-            newest => self.links[newest as usize][LATER] = page,
-        }
-        self.newest = page;
-        self.resident[page as usize] = true;
-        self.len += 1;
     }
 }
 
 impl Policy for Lru {
     fn read(&mut self, page: u32) -> io::Result<bool> {
-        let hit = self.resident[page as usize];
-        if hit {
-            self.take(page);
-        } else if self.len == self.capacity {
-            self.take(self.oldest);
+        self.uses += 1;
+        self.order.insert(self.uses, page);
+        let before = self.last.insert(page, self.uses);
+        match before {
+            Some(before) => {
+                self.order.remove(&before);
+            }
+            None if self.last.len() > self.capacity => {
+                let oldest = self.order.pop_first();
+                oldest.and_then(|(_, page)| self.last.remove(&page));
+            }
+            None => {}
         }
-        self.put(page);
-        Ok(hit)
+        Ok(before.is_some())
     }
 }
 
@@ -107,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes() {
-        let mut lru = Lru::new(2, 10);
+        let mut lru = Lru::new(2);
         let hits: Vec<bool> = [1, 2, 1, 3, 2, 1, 1]
             .map(|page| lru.read(page).unwrap())
             .into();
@@ -117,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_loop_beyond_the_capacity_never_hits_in_lru_and_does_in_quick_cache() {
-        let (mut lru, mut quick) = (Lru::new(1000, 1100), Quick::new(1000));
+        let (mut lru, mut quick) = (Lru::new(1000), Quick::new(1000));
         let trace = crate::trace::cycle(1100, 11_000);
         let count =
             |policy: &mut dyn Policy| trace.iter().filter(|&&p| policy.read(p).unwrap()).count();

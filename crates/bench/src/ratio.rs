@@ -6,13 +6,13 @@ use crate::stats::median;
 
 /// A ratio over the rounds of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Ratio {
+pub(crate) struct Ratio {
     /// The middle one.
-    pub median: f64,
+    pub(crate) median: f64,
     /// The least.
-    pub min: f64,
+    pub(crate) min: f64,
     /// The greatest.
-    pub max: f64,
+    pub(crate) max: f64,
 }
 
 impl Ratio {
@@ -48,9 +48,9 @@ const ENOUGH_PAIRS: usize = 9;
 /// The least share of the other's figure that is "not worse", wherever the control lies.
 const NOT_WORSE: f64 = 0.97;
 
-/// What a ratio is to reach. Shown beside it; nothing fails that misses it.
+/// The target of a ratio. It is shown beside the ratio; a miss is no failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Target {
+pub(crate) enum Target {
     /// The median is at least so much.
     AtLeast(f64),
     /// The median is at most so much.

@@ -18,7 +18,7 @@ use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
 
-use crate::error::BenchError;
+use crate::error::{BenchError, OrSetup};
 
 /// Buckets of the table: more than names.
 const BUCKETS: usize = 64;
@@ -71,9 +71,8 @@ impl Path {
         for (nr, name) in names.iter().enumerate() {
             let inode = inode(nr + 1 < names.len());
             let added = cache.add(&last, &Name::new(name.as_bytes()), Some(inode));
-            last = added.map_err(|error| {
-                BenchError::setup("a path", io::Error::other(format!("{error:?}")))
-            })?;
+            let added = added.map_err(|error| io::Error::other(format!("{error:?}")));
+            last = added.setting_up("a path")?;
         }
         Ok(Arc::new(Self {
             names,

@@ -1,4 +1,4 @@
-//! What a run found: figures, ratios, and the machine.
+//! The result of a run: figures, ratios, and the machine.
 //!
 //! # Model
 //!
@@ -12,157 +12,128 @@
 use serde::ser::Serializer;
 use serde::{Serialize, ser::SerializeMap};
 
-use crate::case::{Case, Figure, Match, Outcome, RatioPlan, Work};
+use crate::case::{Case, Match, Outcome, RatioPlan};
+use crate::cost::Cost;
 use crate::host::{Host, load};
 use crate::latency::Latency;
-use crate::ratio::{Ratio, Target};
+use crate::ratio::Ratio;
 use crate::run::Outcomes;
 use crate::settings::Settings;
 use crate::stats::{median, stddev_percent};
 
-/// What a run found. Its [`Display`](std::fmt::Display) is a table.
+/// The result of a run. Its [`Display`](std::fmt::Display) is a table.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Name of the case.
-    pub case: &'static str,
-    /// What it measures, in a line.
-    pub about: &'static str,
-    /// Where it ran.
-    pub host: Host,
-    /// The figures.
-    pub rows: Vec<Row>,
-    /// The ratios.
+    pub(crate) case: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) host: Host,
+    pub(crate) rows: Vec<Row>,
     #[serde(serialize_with = "ratios_by_name")]
-    pub ratios: Vec<RatioReport>,
-    /// What the reader should know: what was left out and why.
-    pub notes: Vec<String>,
-    /// The settings that it ran with.
-    pub settings: Settings,
+    pub(crate) ratios: Vec<RatioReport>,
+    /// Omissions and their causes.
+    pub(crate) notes: Vec<String>,
+    pub(crate) settings: Settings,
 }
 
 /// The figures of one contestant.
 #[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct Row {
-    /// What was done.
-    pub name: &'static str,
+pub(crate) struct Row {
+    /// The work.
+    pub(crate) name: String,
     /// How.
-    pub variant: &'static str,
-    /// By so many threads.
-    pub threads: usize,
+    pub(crate) variant: &'static str,
+    pub(crate) threads: usize,
     /// The median of the samples; of all threads together.
-    pub value: f64,
+    pub(crate) value: f64,
     /// Unit of value and samples.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// One figure a round.
-    pub samples: Vec<f64>,
-    /// What moving the bytes cost the processor.
+    pub(crate) samples: Vec<f64>,
+    /// The processor time for the bytes that were moved.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_s_per_gb: Option<CpuPerGb>,
+    pub(crate) cpu_s_per_gb: Option<CpuPerGb>,
     /// The share of reads that found their page in the cache, from 0 to 1; the median.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hit_ratio: Option<f64>,
+    pub(crate) hit_ratio: Option<f64>,
     /// Bytes that the process had read from the device for each byte that it read; the median.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_bytes_per_byte: Option<f64>,
+    pub(crate) device_bytes_per_byte: Option<f64>,
     /// How long an operation took; medians of the rounds' percentiles.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_us: Option<Latency>,
+    pub(crate) latency_us: Option<Latency>,
     /// The figure in each interval (`Settings::interval`) of each round, one after another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<f64>,
+    pub(crate) series: Vec<f64>,
 }
 
 /// Processor seconds for each 10⁹ bytes; medians.
 #[derive(Clone, Copy, Debug, Serialize)]
-#[non_exhaustive]
-pub struct CpuPerGb {
+pub(crate) struct CpuPerGb {
     /// Of the process that did the work, in the program and in the kernel.
-    pub process: f64,
+    pub(crate) process: f64,
     /// The part of `process` in the cache's thread that reclaims.
-    pub reclaim: f64,
+    pub(crate) reclaim: f64,
     /// The part of `process` in the cache's other threads and in workers of rings.
-    pub background: f64,
+    pub(crate) background: f64,
     /// Of the kernel's own threads meanwhile; of the whole machine, so others' work is in it.
-    pub kernel_threads: f64,
+    pub(crate) kernel_threads: f64,
 }
 
-impl CpuPerGb {
-    fn of(outcomes: &[Outcome]) -> Option<Self> {
-        let each = |seconds: fn(&crate::cost::Cost) -> f64| {
-            let costs = outcomes.iter().filter_map(|outcome| outcome.cost);
-            let each: Vec<f64> = costs
-                .map(|(cost, bytes)| seconds(&cost) / (bytes as f64 / 1e9))
-                .collect();
-            (!each.is_empty()).then(|| median(&each))
-        };
-        Some(Self {
-            process: each(|cost| cost.process)?,
-            reclaim: each(|cost| cost.reclaim)?,
-            background: each(|cost| cost.background)?,
-            kernel_threads: each(|cost| cost.kernel_threads)?,
-        })
-    }
+/// The median of a figure, where rounds have it.
+fn middle(outcomes: &[Outcome], of: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+    let all: Vec<f64> = outcomes.iter().filter_map(of).collect();
+    (!all.is_empty()).then(|| median(&all))
 }
 
-/// The medians of the rounds' percentiles.
+fn cpu_per_gb(outcomes: &[Outcome]) -> Option<CpuPerGb> {
+    let of = |seconds: fn(&Cost) -> f64| {
+        let per_gb = |(cost, bytes): (Cost, u64)| seconds(&cost) / (bytes as f64 / 1e9);
+        middle(outcomes, |turn| turn.cost.map(per_gb))
+    };
+    Some(CpuPerGb {
+        process: of(|cost| cost.process)?,
+        reclaim: of(|cost| cost.reclaim)?,
+        background: of(|cost| cost.background)?,
+        kernel_threads: of(|cost| cost.kernel_threads)?,
+    })
+}
+
 fn latency(outcomes: &[Outcome]) -> Option<Latency> {
-    let all: Vec<Latency> = outcomes.iter().filter_map(|turn| turn.latency).collect();
-    let middle = |of: fn(&Latency) -> f64| median(&all.iter().map(of).collect::<Vec<_>>());
-    (!all.is_empty()).then(|| Latency {
-        p50: middle(|latency| latency.p50),
-        p99: middle(|latency| latency.p99),
-        p99_9: middle(|latency| latency.p99_9),
+    let of = |percentile: fn(Latency) -> f64| middle(outcomes, |turn| turn.latency.map(percentile));
+    Some(Latency {
+        p50: of(|latency| latency.p50)?,
+        p99: of(|latency| latency.p99)?,
+        p99_9: of(|latency| latency.p99_9)?,
     })
 }
 
 impl Row {
     /// Standard deviation of the samples in percent of their mean.
-    pub fn stddev_percent(&self) -> f64 {
+    pub(crate) fn stddev_percent(&self) -> f64 {
         stddev_percent(&self.samples)
     }
 }
 
 /// A ratio of a report.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct RatioReport {
-    /// Its name, stable.
-    pub name: &'static str,
-    /// What was found.
-    pub ratio: Ratio,
-    /// What is to be reached.
-    pub target: Option<Target>,
+pub(crate) struct RatioReport {
+    pub(crate) plan: RatioPlan,
+    /// Where the rows of its match begin.
+    first: usize,
+    /// The ratio.
+    pub(crate) ratio: Ratio,
     /// Whether it was reached; None without a target, or where it cannot be said.
-    pub reached: Option<bool>,
-    /// What one of the two against itself came to; only where the ratio is near 1.
-    pub control: Option<Ratio>,
-    /// What of the rows is divided.
-    pub figure: Figure,
-    /// The rows compared.
-    pub change: Change,
-    /// The rows whose ratio it is divided by.
-    pub divisor: Option<Change>,
-    /// The rows whose ratio it is, where that is the lesser.
-    pub or: Option<Change>,
-}
-
-/// Two rows, by their place in [`Report::rows`].
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Change {
-    /// What it is compared with.
-    pub base: usize,
-    /// What is compared.
-    pub with: usize,
+    pub(crate) reached: Option<bool>,
+    /// One of the two against itself; only where the ratio is near 1.
+    pub(crate) control: Option<Ratio>,
 }
 
 impl Report {
-    pub(crate) fn new(case: &dyn Case, settings: Settings) -> Self {
+    pub(crate) fn new(case: &Case, settings: Settings) -> Self {
         Self {
-            case: case.name(),
-            about: case.about(),
+            case: case.name,
+            about: case.about,
             host: Host::now(),
             rows: Vec::new(),
             ratios: Vec::new(),
@@ -176,27 +147,22 @@ impl Report {
         let first = self.rows.len();
         for (contestant, outcomes) in one.contestants.iter().zip(&outcomes.figures) {
             let samples: Vec<f64> = outcomes.iter().map(|outcome| outcome.value).collect();
-            let hits: Vec<f64> = outcomes.iter().filter_map(|turn| turn.hit_ratio).collect();
-            let device: Vec<f64> = outcomes.iter().filter_map(|turn| turn.device).collect();
             self.rows.push(Row {
-                name: contestant.name,
+                name: contestant.name.clone(),
                 variant: contestant.variant,
                 threads: contestant.work.threads(),
                 value: median(&samples),
                 unit: contestant.work.unit(),
                 samples,
-                cpu_s_per_gb: CpuPerGb::of(outcomes),
-                hit_ratio: (!hits.is_empty()).then(|| median(&hits)),
-                device_bytes_per_byte: (!device.is_empty()).then(|| median(&device)),
+                cpu_s_per_gb: cpu_per_gb(outcomes),
+                hit_ratio: middle(outcomes, |turn| turn.hit_ratio),
+                device_bytes_per_byte: middle(outcomes, |turn| turn.device),
                 latency_us: latency(outcomes),
                 series: outcomes
                     .iter()
-                    .flat_map(|turn| turn.series.iter().copied())
+                    .flat_map(|turn| turn.series.clone())
                     .collect(),
             });
-            if let Work::Pass { pass, .. } = &contestant.work {
-                self.notes.extend(pass.note());
-            }
         }
         for plan in &one.ratios {
             let ratio = ratio(plan, outcomes, first, self.settings.samples);
@@ -209,10 +175,9 @@ impl Report {
         self.host.load_at_end = load();
     }
 
-    /// The ratio of this name.
-    pub fn ratio(&self, name: &str) -> Option<&Ratio> {
-        let found = self.ratios.iter().find(|ratio| ratio.name == name)?;
-        Some(&found.ratio)
+    /// The rows of a ratio: what is divided, and by what.
+    pub(crate) fn rows_of(&self, ratio: &RatioReport, (of, to): (usize, usize)) -> [&Row; 2] {
+        [of, to].map(|who| &self.rows[ratio.first + who])
     }
 
     /// The report as one JSON object, on one line.
@@ -234,22 +199,13 @@ fn ratio(plan: &RatioPlan, outcomes: &Outcomes, first: usize, rounds: usize) -> 
             .collect();
         (!each.is_empty()).then(|| Ratio::of(&each))
     });
-    let change = |(of, to)| Change {
-        base: first + to,
-        with: first + of,
-    };
+    let target = plan.target;
     RatioReport {
-        name: plan.name,
+        plan: plan.clone(),
+        first,
         ratio,
-        target: plan.target,
-        reached: plan
-            .target
-            .and_then(|target| target.reached(ratio, control, rounds)),
+        reached: target.and_then(|target| target.reached(ratio, control, rounds)),
         control: control.filter(|_| ratio.is_near_one()),
-        figure: plan.figure,
-        change: change((plan.of, plan.to)),
-        divisor: plan.divisor.map(change),
-        or: plan.or.map(change),
     }
 }
 
@@ -264,12 +220,9 @@ struct RatioEntry {
 
 fn ratios_by_name<S: Serializer>(ratios: &[RatioReport], to: S) -> Result<S::Ok, S::Error> {
     let mut map = to.serialize_map(Some(ratios.len()))?;
-    for ratio in ratios {
-        let entry = RatioEntry {
-            ratio: ratio.ratio,
-            control: ratio.control,
-        };
-        map.serialize_entry(ratio.name, &entry)?;
+    for report in ratios {
+        let RatioReport { ratio, control, .. } = *report;
+        map.serialize_entry(&report.plan.name, &RatioEntry { ratio, control })?;
     }
     map.end()
 }
@@ -277,14 +230,15 @@ fn ratios_by_name<S: Serializer>(ratios: &[RatioReport], to: S) -> Result<S::Ok,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Contestant, repeat};
+    use crate::case::{ratios, repeat};
+    use crate::ratio::Target;
 
-    fn contestant(variant: &'static str) -> Contestant {
-        Contestant {
-            name: "work",
-            variant,
-            work: Work::Operations(vec![repeat(|| Ok(()))]),
+    fn contestants(variants: &[&'static str]) -> Match {
+        let mut one = Match::default();
+        for variant in variants {
+            one.operations("work", variant, vec![repeat(|| Ok(()))]);
         }
+        one
     }
 
     fn report(samples: usize) -> Report {
@@ -302,17 +256,13 @@ mod tests {
     /// Ratios are of neighbours: two that drift together keep theirs.
     #[test]
     fn ratios_are_of_one_round() {
-        let mut half = RatioPlan::new("half", 1, 0);
-        half.target = Some(Target::NotWorse);
-        let mut scaling = RatioPlan::new("scaling", 1, 0);
-        scaling.divisor = Some((2, 0));
-        let mut lesser = RatioPlan::new("lesser", 1, 0);
-        lesser.or = Some((2, 0));
-        let one = Match {
-            contestants: vec![contestant("a"), contestant("b"), contestant("c")],
-            ratios: vec![half, scaling, lesser],
-            exact: false,
-        };
+        let mut one = contestants(&["a", "b", "c"]);
+        ratios! { one;
+            "half" => "b" / "a", aim(Target::NotWorse);
+            "scaling" => 1 / 0, over((2, 0));
+            "lesser" => 1 / 0, or(2, 0);
+            "no such contestant" => "b" / "d";
+        }
         let base: Vec<f64> = (1..=10).map(f64::from).collect();
         let scaled = |by: f64| outcomes(base.iter().map(|value| value * by).collect());
         let mut report = report(10);
@@ -324,10 +274,14 @@ mod tests {
             min: median,
             max: median,
         };
-        assert_eq!(report.ratio("half"), Some(&all(0.5)));
-        assert_eq!(report.ratio("scaling"), Some(&all(2.0)));
-        assert_eq!(report.ratio("lesser"), Some(&all(0.25)));
-        assert_eq!(report.ratio("other"), None);
+        let of = |name: &str| {
+            let found = report.ratios.iter().find(|ratio| ratio.plan.name == name);
+            found.map(|found| &found.ratio)
+        };
+        assert_eq!(of("half"), Some(&all(0.5)));
+        assert_eq!(of("scaling"), Some(&all(2.0)));
+        assert_eq!(of("lesser"), Some(&all(0.25)));
+        assert_eq!(of("no such contestant"), None);
         assert_eq!(report.rows[0].value, 5.5);
         // Inside the interval of its control, which reaches down to 0.4; but too far from 1 to show it.
         assert_eq!(report.ratios[0].reached, Some(true));
@@ -336,11 +290,8 @@ mod tests {
 
     #[test]
     fn the_control_of_a_ratio_near_one_is_an_interval() {
-        let one = Match {
-            contestants: vec![contestant("a"), contestant("b")],
-            ratios: vec![RatioPlan::new("near", 0, 1)],
-            exact: false,
-        };
+        let mut one = contestants(&["a", "b"]);
+        ratios! { one; "near" => 0 / 1; }
         let mut report = report(2);
         let figures = vec![outcomes(vec![10.0, 10.0]), outcomes(vec![10.0, 9.0])];
         let controls = vec![outcomes(vec![9.5, 10.5]), Vec::new()];

@@ -1,5 +1,5 @@
-//! Requests of the kernel's through an io_uring: many reads at once, at random and all of them waited for, or requests
-//! past its cache one after another, each waited for when its place is needed; and how many of those are fastest.
+//! Requests through an io_uring, each waited for when its place is needed or all of them together; and how many at once
+//! are fastest.
 //!
 //! # Safety
 //!
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::error::BenchError;
-use crate::files::{PAGE, whole};
+use crate::files::whole;
 use crate::latency::Times;
 use crate::place::{Buffer, open_direct};
 use crate::stats::median;
@@ -38,10 +38,6 @@ impl Files {
         Ok(Self { files, each })
     }
 
-    fn one(path: &Path, direct: bool) -> io::Result<Self> {
-        Self::open(&[path.to_owned()], u64::MAX, direct)
-    }
-
     /// The file of a position, and the position in it.
     fn at(&self, pos: u64) -> (types::Fd, u64) {
         let file = &self.files[(pos / self.each) as usize];
@@ -49,118 +45,64 @@ impl Files {
     }
 }
 
-/// A ring and the files that it reads.
-pub(crate) struct ReadRing {
-    ring: IoUring,
-    files: Files,
-    /// With `O_DIRECT` whole pages are read.
-    direct: bool,
-    buffer: Buffer,
-}
-
-impl ReadRing {
-    /// Opens a file for as many reads at once as `at_once` says, through the kernel's cache or past it.
-    pub(crate) fn open(path: &Path, at_once: usize, direct: bool) -> io::Result<Self> {
-        Self::over(Files::one(path, direct)?, at_once, direct)
-    }
-
-    /// The same of files that are open, past the kernel's cache or not.
-    pub(crate) fn over(files: Files, at_once: usize, direct: bool) -> io::Result<Self> {
-        Ok(Self {
-            ring: IoUring::new(at_once as u32)?,
-            files,
-            direct,
-            buffer: Buffer::random(at_once * PAGE, 0),
-        })
-    }
-
-    /// Reads `len` bytes, a page at most, from each position; no more of them than are read at once.
-    pub(crate) fn read(&mut self, positions: &[u64], len: usize) -> io::Result<()> {
-        let buffer = self.buffer.bytes();
-        for (to, &pos) in buffer.chunks_mut(PAGE).zip(positions) {
-            let (pos, len) = match self.direct {
-                true => (pos - pos % PAGE as u64, PAGE),
-                false => (pos, len),
-            };
-            let (file, pos) = self.files.at(pos);
-            let read = opcode::Read::new(file, to.as_mut_ptr(), len as u32).offset(pos);
-            // SAFETY: the module's premise.
-            let pushed = unsafe { self.ring.submission().push(&read.build()) };
-            pushed.map_err(io::Error::other)?;
-        }
-        let expected = if self.direct { PAGE } else { len };
-        let (mut ended, mut result) = (0, Ok(()));
-        while ended < positions.len() {
-            match self.ring.submit_and_wait(positions.len() - ended) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    std::mem::forget(std::mem::replace(&mut self.buffer, Buffer::random(0, 0)));
-                    return Err(error);
-                }
-            }
-            for done in self.ring.completion() {
-                ended += 1;
-                if result.is_ok() {
-                    result = match usize::try_from(done.result()) {
-                        Ok(read) => whole(read, expected),
-                        Err(_) => Err(io::Error::from_raw_os_error(-done.result())),
-                    };
-                }
-            }
-        }
-        result
-    }
-}
-
-/// Requests past the kernel's cache, so many of them under way at once.
-pub(crate) struct DirectRing {
+/// Requests of one length, so many of them under way at once.
+pub(crate) struct Ring {
     ring: IoUring,
     files: Files,
     write: bool,
     buffer: Buffer,
     /// Bytes of a request.
-    len: usize,
-    /// When the request of each place in the buffer began.
-    begun: Vec<Instant>,
-    /// Places that no request is under way for.
+    pub(crate) len: usize,
+    /// Places in the buffer, and those that no request is under way for.
+    places: usize,
     free: Vec<usize>,
-    /// How long each took, from its beginning until it was waited for.
+    /// When the request of each place began, and how long each took until it was waited for; nothing where that is not
+    /// asked for, since looks at the clock take time.
+    begun: Vec<Instant>,
     pub(crate) times: Times,
 }
 
-impl DirectRing {
-    /// Opens a file for as many requests of `len` bytes at once.
-    pub(crate) fn open(path: &Path, at_once: usize, len: usize, write: bool) -> io::Result<Self> {
-        Self::over(Files::one(path, true)?, at_once, len, write)
-    }
-
-    /// The same of files that are open past the kernel's cache.
-    pub(crate) fn over(files: Files, at_once: usize, len: usize, write: bool) -> io::Result<Self> {
+impl Ring {
+    /// For as many requests at once as `places` says.
+    pub(crate) fn new(
+        files: Files,
+        places: usize,
+        len: usize,
+        (write, timed): (bool, bool),
+    ) -> io::Result<Self> {
         Ok(Self {
-            ring: IoUring::new(at_once as u32)?,
+            ring: IoUring::new(places as u32)?,
             files,
             write,
-            buffer: Buffer::random(at_once * len, 0),
+            buffer: Buffer::random(places * len, 0),
             len,
-            begun: vec![Instant::now(); at_once],
-            free: (0..at_once).collect(),
+            places,
+            free: (0..places).collect(),
+            begun: vec![Instant::now(); if timed { places } else { 0 }],
             times: Times::new(),
         })
     }
 
-    /// Waits for one request or more; returns their bytes.
-    fn wait(&mut self) -> io::Result<u64> {
-        while let Err(error) = self.ring.submit_and_wait(1) {
+    /// The same over one file, past the kernel's cache.
+    pub(crate) fn direct(path: &Path, places: usize, len: usize, write: bool) -> io::Result<Self> {
+        let files = Files::open(&[path.to_owned()], u64::MAX, true)?;
+        Self::new(files, places, len, (write, true))
+    }
+
+    /// Waits for so many requests or more; returns their bytes.
+    fn wait(&mut self, n: usize) -> io::Result<u64> {
+        while let Err(error) = self.ring.submit_and_wait(n) {
             if error.kind() != io::ErrorKind::Interrupted {
                 return Err(error);
             }
         }
-        let now = Instant::now();
+        let now = self.begun.first().map(|_| Instant::now());
         let (mut moved, mut result) = (0, Ok(()));
         for done in self.ring.completion() {
             let place = done.user_data() as usize;
-            self.times.add(now - self.begun[place]);
+            if let Some(now) = now {
+                self.times.add(now - self.begun[place]);
+            }
             self.free.push(place);
             moved += self.len as u64;
             result = result.and(match usize::try_from(done.result()) {
@@ -171,21 +113,23 @@ impl DirectRing {
         result.map(|()| moved)
     }
 
-    fn under_way(&self) -> bool {
-        self.free.len() < self.begun.len()
+    fn under_way(&self) -> usize {
+        self.places - self.free.len()
     }
 }
 
-impl Stream for DirectRing {
+impl Stream for Ring {
     fn step(&mut self, pos: u64) -> io::Result<u64> {
         let mut moved = 0;
         let place = loop {
             match self.free.pop() {
                 Some(place) => break place,
-                None => moved += self.wait()?,
+                None => moved += self.wait(1)?,
             }
         };
-        self.begun[place] = Instant::now();
+        if let Some(begun) = self.begun.get_mut(place) {
+            *begun = Instant::now();
+        }
         let (fd, pos) = self.files.at(pos);
         let part = &mut self.buffer.bytes()[place * self.len..][..self.len];
         let (at, len) = (part.as_mut_ptr(), part.len() as u32);
@@ -202,19 +146,19 @@ impl Stream for DirectRing {
 
     fn end(&mut self) -> io::Result<u64> {
         let mut moved = 0;
-        while self.under_way() {
-            moved += self.wait()?;
+        while self.under_way() > 0 {
+            moved += self.wait(self.under_way())?;
         }
         Ok(moved)
     }
 }
 
-impl Drop for DirectRing {
+impl Drop for Ring {
     fn drop(&mut self) {
-        while self.under_way() {
+        while self.under_way() > 0 {
             let free = self.free.len();
             // A request that failed has ended, too.
-            let _ = self.wait();
+            let _ = self.wait(1);
             if self.free.len() == free {
                 std::mem::forget(std::mem::replace(&mut self.buffer, Buffer::random(0, 0)));
                 return;

@@ -31,11 +31,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::case::{Case, Contestant, Match, Outcome, RatioPlan, Work, Worker};
-use crate::cost::KernelThreads;
 use crate::error::BenchError;
 use crate::ratio::{Target, maybe_near_one};
 use crate::report::Report;
-use crate::settings::Settings;
+use crate::settings::{Settings, Uses};
 use crate::stats::median;
 
 /// How long a turn of operations takes, or shorter where all of a figure does.
@@ -58,17 +57,17 @@ pub struct Progress {
 /// # Errors
 /// What the case needs could not be made, or an operation failed.
 pub fn run(
-    case: &dyn Case,
+    case: &Case,
     settings: &Settings,
     mut progress: impl FnMut(Progress),
 ) -> Result<Report, BenchError> {
     settings.check()?;
     let mut settings = settings.clone();
-    if case.uses().memory {
+    if case.uses.has(Uses::MEMORY) {
         settings.memory = settings.memory.or(case.settings(false).memory);
     }
     let _limit = Limit(fd::open_file_limit());
-    let plan = case.plan(&settings)?;
+    let plan = (case.plan)(&settings)?;
     let rounds_each = settings.samples + 1;
     let total = rounds_each * plan.matches.len();
     let mut report = Report::new(case, settings.clone());
@@ -97,7 +96,7 @@ impl Drop for Limit {
     }
 }
 
-/// What the rounds gave, for each contestant.
+/// The outcomes of the rounds, for each contestant.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     /// Of its turns, an outcome a round.
@@ -112,17 +111,10 @@ fn run_match(
     mut round_over: impl FnMut(),
 ) -> Result<Outcomes, BenchError> {
     let number = one.contestants.len();
-    let passes = one
-        .contestants
-        .iter()
-        .any(|contestant| matches!(contestant.work, Work::Pass { .. }));
     let whole = Duration::from_secs_f64(settings.seconds);
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let crowd = one
-        .contestants
-        .iter()
-        .any(|contestant| contestant.work.threads() > processors);
-    let laps = match passes || crowd {
+    let is_whole = |work: &Work| matches!(work, Work::Pass { .. }) || work.threads() > processors;
+    let laps = match one.contestants.iter().any(|one| is_whole(&one.work)) {
         true => 1,
         false => whole.as_micros().div_ceil(TURN.as_micros()).max(1) as u32,
     };
@@ -164,16 +156,13 @@ struct Turn {
 /// The turns of a lap in a round: in odd rounds forwards, in even ones backwards. A control is away from the first turn
 /// of its contestant.
 fn order(contestants: usize, controls: &[usize], round: usize) -> Vec<Turn> {
-    let turn = |control| move |&who: &usize| Turn { who, control };
+    let turn = |control| move |who| Turn { who, control };
     let (early, late): (Vec<usize>, Vec<usize>) =
         controls.iter().partition(|&&who| who < contestants / 2);
-    let firsts: Vec<usize> = (0..contestants).collect();
-    let before = late.iter().map(turn(true));
-    let after = early.iter().map(turn(true));
-    let mut turns: Vec<Turn> = before
-        .chain(firsts.iter().map(turn(false)))
-        .chain(after)
-        .collect();
+    let before = late.into_iter().map(turn(true));
+    let firsts = (0..contestants).map(turn(false));
+    let after = early.into_iter().map(turn(true));
+    let mut turns: Vec<Turn> = before.chain(firsts).chain(after).collect();
     if round.is_multiple_of(2) {
         turns.reverse();
     }
@@ -230,16 +219,13 @@ fn controls(one: &Match, warm: &[Vec<Outcome>]) -> Vec<usize> {
     found
 }
 
-/// What the turns of one round come to; nothing where there were none.
+/// The median of the turns of one round; nothing where there were none.
 fn of_turns(turns: &[Outcome]) -> Vec<Outcome> {
-    match turns {
-        [] => Vec::new(),
-        [one] => vec![one.clone()],
-        many => {
-            let values: Vec<f64> = many.iter().map(|turn| turn.value).collect();
-            vec![Outcome::plain(median(&values))]
-        }
+    if turns.len() <= 1 {
+        return turns.to_vec();
     }
+    let values: Vec<f64> = turns.iter().map(|turn| turn.value).collect();
+    vec![Outcome::plain(median(&values))]
 }
 
 impl Contestant {
@@ -247,14 +233,7 @@ impl Contestant {
     fn turn(&mut self, time: Duration) -> Result<Outcome, BenchError> {
         let outcome = match &mut self.work {
             Work::Operations(workers) => operations(workers, time).map(Outcome::plain),
-            Work::Pass { pass, .. } => pass.prepare().and_then(|()| {
-                let kernel = KernelThreads::now();
-                let mut outcome = pass.run()?;
-                if let Some((cost, _)) = &mut outcome.cost {
-                    cost.kernel_threads = kernel.since();
-                }
-                Ok(outcome)
-            }),
+            Work::Pass { pass, .. } => pass(),
         };
         outcome.map_err(|source| BenchError::Failed {
             contestant: self.variant,
@@ -325,7 +304,7 @@ impl Drop for Ready<'_> {
     }
 }
 
-/// What a worker did.
+/// The operations of a worker.
 struct Done {
     operations: u64,
     start: Instant,
@@ -382,14 +361,8 @@ mod tests {
         let workers = (0..crowd)
             .map(|_| Box::new(Busy) as Box<dyn Worker>)
             .collect();
-        let mut one = Match {
-            contestants: vec![Contestant {
-                name: "busy",
-                variant: "busy",
-                work: Work::Operations(workers),
-            }],
-            ..Match::default()
-        };
+        let mut one = Match::default();
+        one.operations("busy", "busy", workers);
         let outcomes = run_match(&mut one, &settings(2), || {}).expect("it works");
         let most = (1000 * processors) as f64 * 1.05;
         for outcome in &outcomes.figures[0] {
@@ -412,27 +385,16 @@ mod tests {
         assert_eq!(order(3, &[0, 2], 4), back);
     }
 
-    /// Notes whose turn it was; its figure is fixed.
-    struct Noted {
-        figure: f64,
-        name: char,
-        seen: Arc<Mutex<String>>,
-    }
-
-    impl crate::case::Pass for Noted {
-        fn run(&mut self) -> io::Result<Outcome> {
-            self.seen.lock().unwrap().push(self.name);
-            Ok(Outcome::plain(self.figure))
-        }
-    }
-
     /// Contestants with these figures, and the order of their turns in a run.
     fn noted(figures: &[f64]) -> (Match, Arc<Mutex<String>>) {
         let seen = Arc::new(Mutex::new(String::new()));
         let mut one = Match::default();
         for (&figure, name) in figures.iter().zip('A'..) {
             let seen = Arc::clone(&seen);
-            let pass = Noted { figure, name, seen };
+            let pass = move || {
+                seen.lock().unwrap().push(name);
+                Ok(Outcome::plain(figure))
+            };
             one.add("work", "noted", Work::pass(1, "units", pass));
         }
         (one, seen)

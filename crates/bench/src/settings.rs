@@ -1,5 +1,6 @@
 //! How long and how often a case runs, with how much memory, and where its files are.
 
+use foliocache_sys::memory::total_memory;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,40 +41,94 @@ pub struct Settings {
     pub helper: Vec<OsString>,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
+/// How large a case is by default.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    samples: usize,
+    seconds: f64,
+    threads: usize,
+    memory: Option<u64>,
+    tree: Option<(usize, usize)>,
+}
+
+impl Size {
+    /// For a first look: well under half a minute a case.
+    pub(crate) const QUICK: Self = Self::new(10, 0.05);
+
+    /// Of a whole run.
+    pub(crate) const WHOLE: Self = Self::new(22, 0.2);
+
+    /// So many rounds, of so many seconds for each figure.
+    pub(crate) const fn new(samples: usize, seconds: f64) -> Self {
         Self {
-            samples: 22,
-            seconds: 0.2,
+            samples,
+            seconds,
             threads: 2,
             memory: None,
-            dir: None,
-            dirs: None,
-            files: None,
-            trace: None,
-            helper: Vec::new(),
+            tree: None,
         }
+    }
+
+    pub(crate) const fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// A bound of so many MiB.
+    pub(crate) const fn mib(mut self, mib: u64) -> Self {
+        self.memory = Some(mib << 20);
+        self
+    }
+
+    /// Directories and files in each of them.
+    pub(crate) const fn tree(mut self, dirs: usize, files: usize) -> Self {
+        self.tree = Some((dirs, files));
+        self
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::of(Size::WHOLE)
     }
 }
 
 impl Settings {
-    /// For a first look: well under half a minute a case.
-    pub fn quick() -> Self {
+    /// Of a case by default. On a small machine the bound is smaller.
+    pub(crate) fn of(size: Size) -> Self {
         Self {
-            samples: 10,
-            seconds: 0.05,
-            ..Self::default()
+            samples: size.samples,
+            seconds: size.seconds,
+            threads: size.threads,
+            memory: size.memory.map(|memory| memory.min(total_memory() / 4 * 3)),
+            dir: None,
+            dirs: size.tree.map(|(dirs, _)| dirs),
+            files: size.tree.map(|(_, files)| files),
+            trace: None,
+            helper: Vec::new(),
         }
     }
 
-    /// So many rounds and seconds, in so many bytes.
-    pub(crate) fn bounded(samples: usize, seconds: f64, memory: u64) -> Self {
-        Self {
-            samples,
-            seconds,
-            memory: Some(memory),
-            ..Self::default()
+    /// The memory bound of a case on files: whole MiB, and room for the cache's own least.
+    ///
+    /// # Errors
+    /// None, too little, or more than half of the machine's.
+    pub(crate) fn bound(&self) -> Result<u64, BenchError> {
+        match self.memory.ok_or(BenchError::Setting("no memory bound"))? {
+            ..LEAST_MEMORY => Err(BenchError::Setting("memory: at least 8 MiB")),
+            memory if memory > total_memory() / 2 => Err(BenchError::Setting(
+                "memory: more than half of this machine's, which others need, too",
+            )),
+            memory => Ok(memory / (1 << 20) * (1 << 20)),
         }
+    }
+
+    /// Directories and files in each of them.
+    pub(crate) fn tree(&self) -> Result<(usize, usize), BenchError> {
+        let tree = self.dirs.zip(self.files);
+        tree.ok_or(BenchError::Setting(
+            "a tree has a number of directories and of files",
+        ))
     }
 
     /// Seconds of an interval, where a turn's figure is also given for each of its intervals: one, or a
@@ -106,49 +161,42 @@ impl Settings {
     }
 }
 
+/// The least memory bound of cases on files.
+const LEAST_MEMORY: u64 = 8 << 20;
+
 /// The most names in a directory of a tree.
 const MOST_NAMES: usize = 100_000;
 
 /// Which of the [`Settings`] a case looks at, besides the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uses {
-    /// Seconds: a sample is a time, not a piece of work.
-    pub seconds: bool,
-    /// Threads.
-    pub threads: bool,
-    /// The memory bound.
-    pub memory: bool,
-    /// The folder.
-    pub dir: bool,
-    /// The size of trees.
-    pub tree: bool,
-    /// A trace that is given.
-    pub trace: bool,
-}
+pub struct Uses(u8);
 
 impl Uses {
-    /// None.
-    pub(crate) const NONE: Self = Self {
-        seconds: false,
-        threads: false,
-        memory: false,
-        dir: false,
-        tree: false,
-        trace: false,
-    };
-
-    /// Those of a case on files, larger than the bound.
-    pub(crate) const FILES: Self = Self {
-        seconds: true,
-        memory: true,
-        dir: true,
-        ..Self::NONE
-    };
+    /// Seconds: a sample is a time, not a piece of work.
+    pub const SECONDS: Self = Self(1);
+    /// Threads.
+    pub const THREADS: Self = Self(2);
+    /// The memory bound.
+    pub const MEMORY: Self = Self(4);
+    /// The folder.
+    pub const DIR: Self = Self(8);
+    /// The size of trees.
+    pub const TREE: Self = Self(16);
+    /// A trace that is given.
+    pub const TRACE: Self = Self(32);
 
     /// Those of a case on one page in memory.
-    pub(crate) const HOT: Self = Self {
-        seconds: true,
-        threads: true,
-        ..Self::NONE
-    };
+    pub(crate) const HOT: Self = Self::SECONDS.and(Self::THREADS);
+
+    /// Those of a case on files, larger than the bound.
+    pub(crate) const FILES: Self = Self::SECONDS.and(Self::MEMORY).and(Self::DIR);
+
+    pub(crate) const fn and(self, more: Self) -> Self {
+        Self(self.0 | more.0)
+    }
+
+    /// Whether it looks at these.
+    pub const fn has(self, these: Self) -> bool {
+        self.0 & these.0 == these.0
+    }
 }

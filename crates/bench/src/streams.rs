@@ -24,7 +24,7 @@ use crate::cost::{Cost, Meter};
 use crate::files::whole;
 use crate::place::{Buffer, open_direct};
 
-/// What one thread does.
+/// The stream of one thread.
 pub(crate) trait Stream: Send {
     /// Makes the request at `pos`; returns the bytes that were moved, by this request or earlier ones.
     fn step(&mut self, pos: u64) -> io::Result<u64>;
@@ -35,12 +35,10 @@ pub(crate) trait Stream: Send {
     }
 }
 
-/// A stream that is a function of the position, which returns the bytes that it moved.
-pub(crate) struct Steps<F>(pub(crate) F);
-
-impl<F: FnMut(u64) -> io::Result<usize> + Send> Stream for Steps<F> {
+/// A function of the position, which returns the bytes that it moved.
+impl<F: FnMut(u64) -> io::Result<usize> + Send> Stream for F {
     fn step(&mut self, pos: u64) -> io::Result<u64> {
-        Ok((self.0)(pos)? as u64)
+        Ok(self(pos)? as u64)
     }
 }
 
@@ -83,7 +81,7 @@ pub(crate) struct Time {
     pub(crate) interval: f64,
 }
 
-/// What streams gave.
+/// The result of streams.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Streamed {
     /// Bytes of each stream.
@@ -192,7 +190,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// What is done through the kernel's cache.
+/// An access through the kernel's cache.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Access {
     pub(crate) write: bool,
@@ -255,11 +253,11 @@ mod tests {
 
     fn noted(seen: &Arc<Mutex<Vec<u64>>>) -> Box<dyn Stream> {
         let seen = Arc::clone(seen);
-        Box::new(Steps(move |pos| {
+        Box::new(move |pos| {
             seen.lock().unwrap().push(pos / REQUEST as u64);
             thread::sleep(Duration::from_millis(1));
             Ok(REQUEST)
-        }))
+        })
     }
 
     #[test]

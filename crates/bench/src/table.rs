@@ -17,7 +17,7 @@ use std::fmt;
 use crate::case::Figure;
 use crate::cases::find;
 use crate::ratio::Target;
-use crate::report::{Change, RatioReport, Report, Row};
+use crate::report::{RatioReport, Report, Row};
 use crate::settings::Uses;
 
 impl fmt::Display for Report {
@@ -39,9 +39,9 @@ impl fmt::Display for Report {
         }
         writeln!(f, "{:>20}  {:>9}  {:>20}", "%stddev", "%change", "%stddev")?;
         writeln!(f, "{:>20}  {:>9}  {:>20}", "\\", "|", "\\")?;
-        let of_values = |ratio: &&RatioReport| ratio.figure == Figure::Value;
+        let of_values = |ratio: &&RatioReport| ratio.plan.figure == Figure::Value;
         for ratio in self.ratios.iter().filter(of_values) {
-            self.change(f, ratio.change)?;
+            self.change(f, ratio)?;
         }
         self.costs(f)?;
         self.series(f)?;
@@ -51,8 +51,8 @@ impl fmt::Display for Report {
             "ratio", "median", "min", "max", "against itself"
         )?;
         for report in &self.ratios {
-            let RatioReport { name, ratio, .. } = report;
-            let control = report.control.map_or(String::new(), |control| {
+            let (name, ratio) = (&report.plan.name, report.ratio);
+            let control = cell_of(report.control, |control| {
                 format!("{:.3} to {:.3}", control.min, control.max)
             });
             let line = format!(
@@ -74,9 +74,9 @@ impl fmt::Display for Report {
 }
 
 impl RatioReport {
-    /// What is to be reached, and whether it was, with this between the two; empty without a target.
+    /// The target, and whether it was reached, with `between` between the two; empty without a target.
     pub(crate) fn aim(&self, between: &str) -> String {
-        let aim = match self.target {
+        let aim = match self.plan.target {
             None => return String::new(),
             Some(Target::AtLeast(least)) => format!("≥ {least}"),
             Some(Target::AtMost(most)) => format!("≤ {most}"),
@@ -96,9 +96,8 @@ impl Report {
     /// How many samples of what.
     pub(crate) fn samples(&self) -> String {
         let settings = &self.settings;
-        let uses = find(self.case).map_or(Uses::NONE, |case| case.uses());
         let mut text = format!("{} samples", settings.samples);
-        if uses.seconds {
+        if find(self.case).is_ok_and(|case| case.uses.has(Uses::SECONDS)) {
             text += &format!(" of {} s", settings.seconds);
         }
         if let Some((dirs, files)) = settings.dirs.zip(settings.files) {
@@ -110,56 +109,78 @@ impl Report {
         text
     }
 
-    /// What the rows cost, where that is known.
+    /// The cost of the rows, where it is known.
     fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = |row: &&Row| {
-            row.cpu_s_per_gb.is_some()
-                || row.hit_ratio.is_some()
-                || row.device_bytes_per_byte.is_some()
-                || row.latency_us.is_some()
+        let line = |cells: [&str; 8]| {
+            let [
+                figure,
+                process,
+                reclaim,
+                threads,
+                kernel,
+                hits,
+                device,
+                times,
+            ] = cells;
+            format!(
+                "{figure:>20}  {process:>8}  {reclaim:>8}  {threads:>8}  {kernel:>8}  {hits:>6}  {device:>6}  {times:>22}"
+            )
         };
-        if !self.rows.iter().any(|row| known(&row)) {
-            return Ok(());
-        }
-        writeln!(
-            f,
-            "\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>6}  {:>22}\n{:>20}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}  {:>6}  {:>22}",
-            "",
-            "CPU s/GB",
-            "reclaim",
-            "threads",
-            "kthreads",
-            "hits",
-            "device",
-            "p50, p99, p99.9 µs",
-            "%stddev",
-            "|",
-            "|",
-            "|",
-            "|",
-            "|",
-            "|",
-            "|"
-        )?;
-        for row in self.rows.iter().filter(known) {
-            let [process, reclaim, background, kernel] = match row.cpu_s_per_gb {
-                Some(cpu) => [cpu.process, cpu.reclaim, cpu.background, cpu.kernel_threads]
-                    .map(|seconds| format!("{seconds:.3}")),
-                None => Default::default(),
-            };
-            let hits = row
-                .hit_ratio
-                .map_or(String::new(), |hits| format!("{:.2}%", 100.0 * hits));
-            let device = row
-                .device_bytes_per_byte
-                .map_or(String::new(), |bytes| format!("{bytes:.2}"));
-            let times = row.latency_us.map_or(String::new(), |times| {
+        let mut head = [
+            [
+                "",
+                "CPU s/GB",
+                "reclaim",
+                "threads",
+                "kthreads",
+                "hits",
+                "device",
+                "p50, p99, p99.9 µs",
+            ],
+            ["%stddev", "|", "|", "|", "|", "|", "|", "|"],
+        ]
+        .map(line)
+        .join("\n");
+        head.insert(0, '\n');
+        for row in &self.rows {
+            let cpu = row.cpu_s_per_gb;
+            let cpu = cpu.map(|cpu| [cpu.process, cpu.reclaim, cpu.background, cpu.kernel_threads]);
+            let [process, reclaim, background, kernel] = cpu.map_or_else(Default::default, |cpu| {
+                cpu.map(|seconds| format!("{seconds:.3}"))
+            });
+            let hits = cell_of(row.hit_ratio, |hits| format!("{:.2}%", 100.0 * hits));
+            let device = cell_of(row.device_bytes_per_byte, |bytes| format!("{bytes:.2}"));
+            let times = cell_of(row.latency_us, |times| {
                 format!("{:.1} {:.1} {:.1}", times.p50, times.p99, times.p99_9)
             });
+            let cells = [
+                &process,
+                &reclaim,
+                &background,
+                &kernel,
+                &hits,
+                &device,
+                &times,
+            ];
+            if cells.iter().all(|cell| cell.is_empty()) {
+                continue;
+            }
+            if !head.is_empty() {
+                writeln!(f, "{}", std::mem::take(&mut head))?;
+            }
             writeln!(
                 f,
-                "{:>20}  {process:>8}  {reclaim:>8}  {background:>8}  {kernel:>8}  {hits:>6}  {device:>6}  {times:>22}  {}  {}, {}: {}",
-                figure(row),
+                "{}  {}  {}, {}: {}",
+                line([
+                    &figure(row),
+                    &process,
+                    &reclaim,
+                    &background,
+                    &kernel,
+                    &hits,
+                    &device,
+                    &times
+                ]),
                 row.unit,
                 row.name,
                 threads(row),
@@ -176,8 +197,8 @@ impl Report {
             .iter()
             .filter(|row| !row.series.is_empty())
             .collect();
-        for of_one in streams.chunk_by(|a, b| (a.name, a.threads) == (b.name, b.threads)) {
-            let Row { name, unit, .. } = of_one[0];
+        for of_one in streams.chunk_by(|a, b| (&a.name, a.threads) == (&b.name, b.threads)) {
+            let Row { name, unit, .. } = &of_one[0];
             writeln!(
                 f,
                 "\n{name}, {}, {unit} in each interval",
@@ -205,9 +226,8 @@ impl Report {
         Ok(())
     }
 
-    fn change(&self, f: &mut fmt::Formatter<'_>, change: Change) -> fmt::Result {
-        let base = &self.rows[change.base];
-        let with = &self.rows[change.with];
+    fn change(&self, f: &mut fmt::Formatter<'_>, ratio: &RatioReport) -> fmt::Result {
+        let [with, base] = self.rows_of(ratio, (ratio.plan.of, ratio.plan.to));
         let change = format!("{:+.1}%", 100.0 * (with.value / base.value - 1.0));
         write!(
             f,
@@ -220,12 +240,17 @@ impl Report {
     }
 }
 
-/// What is done, and by whom; `between` stands between the two.
+/// The text of a cell, empty where there is nothing to say.
+pub(crate) fn cell_of<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(String::new, text)
+}
+
+/// The work and the contestants; `between` stands between the two.
 pub(crate) fn compared(one: &Row, other: &Row, between: &str) -> String {
     let [one_threads, threads] = [one, other].map(threads);
-    let (what, variant) = (other.name, other.variant);
+    let (what, variant) = (&other.name, other.variant);
     let same_threads = one.threads == other.threads;
-    match (one.name == what, same_threads || one.variant == variant) {
+    match (one.name == *what, same_threads || one.variant == variant) {
         (true, true) if same_threads => {
             format!("{what}, {threads}: {}{between}{variant}", one.variant)
         }

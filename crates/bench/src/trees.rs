@@ -6,11 +6,11 @@ use foliocache_vfs::inode_bytes;
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::thread;
 
-use crate::error::BenchError;
+use crate::error::{BenchError, set_up};
 use crate::names::Make;
 use crate::settings::Settings;
+use crate::threads::on_threads;
 
 /// How many trees there are, one for each thread, and of what size.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +24,7 @@ impl Trees {
     /// # Errors
     /// The settings have no size of trees.
     pub(crate) fn of(settings: &Settings) -> Result<Self, BenchError> {
-        let size = settings.dirs.zip(settings.files);
-        let (dirs, files) = size.ok_or(BenchError::Setting(
-            "a tree has a number of directories and of files",
-        ))?;
+        let (dirs, files) = settings.tree()?;
         Ok(Self {
             threads: settings.threads,
             dirs,
@@ -45,19 +42,18 @@ impl Trees {
         self.threads * self.each()
     }
 
-    /// What our caches take for all names, at least.
+    /// The least memory that our caches take for all names.
     pub(crate) fn memory(self) -> u64 {
         let names = self.threads * (self.each() + self.dirs + 1);
         let each = inode_bytes() + AddressSpace::memory_bytes() as u64 + DENTRY_BYTES;
         names as u64 * each
     }
 
-    pub(crate) fn make(self, tree: &impl Make) -> Result<(), BenchError> {
-        let made = || {
-            for thread in 0..self.threads {
-                let top = top(thread);
+    pub(crate) fn make(self, tree: &(impl Make + ?Sized)) -> Result<(), BenchError> {
+        set_up("trees of files", || {
+            let mut path = FilePath::new();
+            for top in (0..self.threads).map(top) {
                 tree.dir(&top)?;
-                let mut path = FilePath::new();
                 for dir in 0..self.dirs {
                     path.set_dir(dir);
                     tree.dir(&format!("{top}/{}", path.dir()))?;
@@ -68,8 +64,7 @@ impl Trees {
                 }
             }
             Ok(())
-        };
-        made().map_err(|error: io::Error| BenchError::setup("trees of files", error))
+        })
     }
 
     /// Calls `stat` with the path of each file of a tree, so many times over.
@@ -96,13 +91,7 @@ impl Trees {
     where
         F: FnMut(&FilePath) -> io::Result<()> + Send,
     {
-        thread::scope(|scope| {
-            let walk = |user| scope.spawn(move || self.walk(laps, user));
-            let threads: Vec<_> = users.iter_mut().map(walk).collect();
-            threads
-                .into_iter()
-                .try_for_each(|thread| thread.join().expect("a walker does not panic"))
-        })
+        on_threads(users, |_, user| self.walk(laps, user)).map(drop)
     }
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::BenchError;
+use crate::error::{BenchError, set_up};
 use crate::guard::{Guard, Thing, run};
 
 const CONTROL: &str = "/sys/class/zram-control";
@@ -21,31 +21,20 @@ const CONTROL: &str = "/sys/class/zram-control";
 /// # Errors
 /// Not root, no zram, no `mkfs.ext4`: the reason, in words.
 pub(crate) fn mount(guard: &Guard, point: &Path, size: u64) -> Result<(), BenchError> {
-    let cannot = |error| BenchError::setup("a compressed disk in memory (zram)", error);
-    let number = fs::read_to_string(format!("{CONTROL}/hot_add")).map_err(cannot)?;
-    let number = number
-        .trim()
-        .parse()
-        .map_err(|_| cannot(io::ErrorKind::InvalidData.into()))?;
-    guard.of(&Thing::Zram(number))?;
-    let made = || {
+    set_up("a compressed disk in memory (zram)", || {
+        let number = fs::read_to_string(format!("{CONTROL}/hot_add"))?;
+        let number = number.trim().parse();
+        let number = number.map_err(|_| io::ErrorKind::InvalidData)?;
+        guard.of(&Thing::Zram(number))?;
         fs::write(settings(number).join("disksize"), size.to_string())?;
-        let device = device(number);
-        let mut mkfs = Command::new("mkfs.ext4");
+        let device = format!("/dev/zram{number}");
         // Its tables at once: a kernel thread that fills them in later would be measured, too.
-        let options = [
-            "-q",
-            "-F",
-            "-m",
-            "0",
-            "-E",
-            "lazy_itable_init=0,lazy_journal_init=0",
-        ];
-        run(mkfs.args(options).arg(&device))
-    };
-    made().map_err(cannot)?;
-    guard.of(&Thing::Mount(point.to_owned()))?;
-    run(Command::new("mount").arg(device(number)).arg(point)).map_err(cannot)
+        let tables = "lazy_itable_init=0,lazy_journal_init=0";
+        let options = ["-q", "-F", "-m", "0", "-E", tables, &device];
+        run(Command::new("mkfs.ext4").args(options))?;
+        guard.of(&Thing::Mount(point.to_owned()))?;
+        run(Command::new("mount").arg(device).arg(point))
+    })
 }
 
 /// Bytes that memory can take now without taking them from anybody.
@@ -69,8 +58,4 @@ pub(crate) fn remove(number: u32) -> io::Result<()> {
 
 fn settings(number: u32) -> PathBuf {
     PathBuf::from(format!("/sys/block/zram{number}"))
-}
-
-fn device(number: u32) -> PathBuf {
-    PathBuf::from(format!("/dev/zram{number}"))
 }

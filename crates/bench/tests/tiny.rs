@@ -226,8 +226,8 @@ fn a_bad_case_or_setting_is_refused() {
         "no case is called \"warp\"; there are pwrite, pread, hits, seq, rand, batch, loader, stream, hitratio, stat, walk, coldwalk, scale, create, small, wal, scatter, fault, pin"
     );
     for case in cases() {
-        assert_eq!(find(case.name()).unwrap().name(), case.name());
-        assert!(!case.about().is_empty());
+        assert_eq!(find(case.name).unwrap().name, case.name);
+        assert!(!case.about.is_empty());
     }
     let refused = |change: fn(&mut Settings)| {
         let mut settings = tiny();

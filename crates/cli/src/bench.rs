@@ -4,7 +4,9 @@ use crate::{BAD_INPUT, FAILED, Outcome};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use foliocache::MemorySize;
-use foliocache_bench::{BenchError, Case, Report, Settings, cases, find, helper, run as run_case};
+use foliocache_bench::{
+    BenchError, Case, Report, Settings, Uses, cases, find, helper, run as run_case,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
 use std::io::{self, Write};
@@ -74,52 +76,52 @@ pub(crate) struct HelperArguments {
 
 fn case_names() -> PossibleValuesParser {
     let values = cases().iter();
-    PossibleValuesParser::new(values.map(|case| PossibleValue::new(case.name()).help(case.about())))
+    PossibleValuesParser::new(values.map(|case| PossibleValue::new(case.name).help(case.about)))
 }
 
 impl BenchArguments {
     /// Options that only some cases look at: whether each was given, and whether `case` does.
-    fn options(&self, case: &dyn Case) -> [(&'static str, bool, bool); 7] {
-        let uses = case.uses();
+    fn options(&self, case: &Case) -> [(&'static str, bool, bool); 7] {
+        let uses = case.uses;
         [
-            ("--threads", self.threads.is_some(), uses.threads),
-            ("--dirs", self.dirs.is_some(), uses.tree),
-            ("--files", self.files.is_some(), uses.tree),
-            ("--seconds", self.seconds.is_some(), uses.seconds),
-            ("--memory", self.memory.is_some(), uses.memory),
-            ("--dir", self.dir.is_some(), uses.dir),
-            ("--trace", self.trace.is_some(), uses.trace),
+            ("--threads", self.threads.is_some(), uses.has(Uses::THREADS)),
+            ("--dirs", self.dirs.is_some(), uses.has(Uses::TREE)),
+            ("--files", self.files.is_some(), uses.has(Uses::TREE)),
+            ("--seconds", self.seconds.is_some(), uses.has(Uses::SECONDS)),
+            ("--memory", self.memory.is_some(), uses.has(Uses::MEMORY)),
+            ("--dir", self.dir.is_some(), uses.has(Uses::DIR)),
+            ("--trace", self.trace.is_some(), uses.has(Uses::TRACE)),
         ]
     }
 
     /// The case's settings with what was said; or what makes no sense, in words. Of all cases, each takes what it has a
     /// use for.
-    fn settings(&self, case: &dyn Case) -> Result<Settings, String> {
-        let uses = case.uses();
+    fn settings(&self, case: &Case) -> Result<Settings, String> {
+        let uses = case.uses;
         let useless = |(_, given, used): &&(&str, bool, bool)| *given && !used;
         if let Some((option, ..)) = self.options(case).iter().find(useless)
             && !self.all
         {
-            return Err(format!("{} has no use for {option}", case.name()));
+            return Err(format!("{} has no use for {option}", case.name));
         }
         let mut settings = case.settings(self.quick);
         settings.samples = self.samples.unwrap_or(settings.samples);
-        if uses.threads {
+        if uses.has(Uses::THREADS) {
             settings.threads = self.threads.unwrap_or(settings.threads);
         }
-        if uses.seconds {
+        if uses.has(Uses::SECONDS) {
             settings.seconds = self.seconds.unwrap_or(settings.seconds);
         }
-        if uses.tree {
+        if uses.has(Uses::TREE) {
             settings.dirs = self.dirs.or(settings.dirs);
             settings.files = self.files.or(settings.files);
         }
-        if let Some(text) = self.memory.as_ref().filter(|_| uses.memory) {
+        if let Some(text) = self.memory.as_ref().filter(|_| uses.has(Uses::MEMORY)) {
             let bytes = text.as_str().in_bytes();
             settings.memory = Some(bytes.map_err(|error| format!("--memory: {error}"))?);
         }
         settings.dir = self.dir.clone();
-        settings.trace = self.trace.clone().filter(|_| uses.trace);
+        settings.trace = self.trace.clone().filter(|_| uses.has(Uses::TRACE));
         settings.helper = ["/proc/self/exe", "bench-helper"].map(Into::into).to_vec();
         Ok(settings)
     }
@@ -168,8 +170,8 @@ fn failure(error: BenchError) -> (u8, String) {
 /// Runs the cases and prints what they found, or lists all.
 pub(crate) fn run(arguments: &BenchArguments) -> Outcome {
     let named = arguments.cases.iter().map(|name| find(name));
-    let chosen: Result<Vec<&dyn Case>, _> = match arguments.all {
-        true => Ok(cases().to_vec()),
+    let chosen: Result<Vec<&Case>, _> = match arguments.all {
+        true => Ok(cases().iter().collect()),
         false => named.collect(),
     };
     let chosen = chosen.map_err(failure)?;
@@ -182,9 +184,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Outcome {
     for case in chosen {
         match run_one(arguments, case) {
             Err((_, why)) if arguments.all => {
-                eprintln!("foliocache: {}: {why}", case.name());
+                eprintln!("foliocache: {}: {why}", case.name);
                 let failed: &mut Vec<&str> = failed.get_or_insert_default();
-                failed.push(case.name());
+                failed.push(case.name);
             }
             result => result?,
         }
@@ -195,12 +197,12 @@ pub(crate) fn run(arguments: &BenchArguments) -> Outcome {
     }
 }
 
-fn run_one(arguments: &BenchArguments, case: &dyn Case) -> Result<(), (u8, String)> {
+fn run_one(arguments: &BenchArguments, case: &Case) -> Result<(), (u8, String)> {
     let settings = arguments.settings(case);
     let settings = settings.map_err(|why| (BAD_INPUT, why))?;
     let bar = ProgressBar::new(0);
     let style = |template: &str| ProgressStyle::with_template(template).ok();
-    let name = case.name();
+    let name = case.name;
     if let Some(style) = style(&format!("{{spinner}} {name}: getting ready, {{elapsed}}")) {
         bar.set_style(style);
     }
@@ -237,10 +239,10 @@ fn list(out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
             "{:<10} {:>7} {:>7}  {}",
-            case.name(),
+            case.name,
             time(case.takes(true)),
             time(case.takes(false)),
-            case.about()
+            case.about
         )?;
     }
     let all = |quick| cases().iter().map(|case| case.takes(quick)).sum();
@@ -273,9 +275,9 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         for case in cases() {
             let line = text.lines().find(|line| {
-                line.starts_with(&format!("{} ", case.name())) && line.ends_with(case.about())
+                line.starts_with(&format!("{} ", case.name)) && line.ends_with(case.about)
             });
-            assert!(line.is_some(), "{} is not in {text}", case.name());
+            assert!(line.is_some(), "{} is not in {text}", case.name);
             assert!(0 < case.takes(true) && case.takes(true) < case.takes(false));
         }
         assert_eq!(

@@ -17,35 +17,20 @@
 //! | threads | one thread and two, each in directories of its own; the kernel's, too |
 
 use foliocache::{Cache, Directory};
-use foliocache_sys::dir;
-use foliocache_sys::fd::{self, OFlags, OwnedFd};
+use foliocache_sys::fd::{OFlags, OwnedFd};
 use foliocache_sys::memory::PAGE_SIZE;
+use foliocache_sys::{dir, fd};
 use std::ffi::CString;
-use std::fs;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Instant;
 
-use super::{DIRFS, KERNEL};
-use crate::case::{Case, Contestant, Match, Outcome, Pass, Plan, RatioPlan, Work};
-use crate::error::BenchError;
-use crate::latency::{Latency, Times};
-use crate::place::{Folder, Random, check_room, find_memory};
-use crate::settings::{Settings, Uses};
-
-/// See the module.
-pub(crate) struct Create;
-
-const FIRST: &str = "create, first tenth";
-const LAST: &str = "create, last tenth";
-const NAME: &str = "create";
-
-/// The soft limit of open files that most processes have.
-pub(super) const USUAL_LIMIT: u64 = 1024;
+use crate::cases::prelude::*;
+use crate::latency::Latency;
+use crate::place::find_memory;
+use crate::threads::on_threads;
 
 /// Bytes of a file, and for the room that is asked for.
 const LEN: usize = 4096;
@@ -56,127 +41,86 @@ const NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL);
 /// Trees made so far: each has a path of its own, or files would be made that are there.
 static TREES: AtomicUsize = AtomicUsize::new(0);
 
-impl Case for Create {
-    fn name(&self) -> &'static str {
-        "create"
+pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
+    let (memory, (dirs, files)) = (settings.bound()?, settings.tree()?);
+    let folder = Folder::on_disk(settings)?;
+    let all = (dirs * files).max(10);
+    // Those of a round: two whole trees and a tenth more, and eight of a tenth with the controls. A block for each
+    // file and one for its inode.
+    let made = (settings.samples + 1) * (2 * all + 10 * (all / 10 + dirs));
+    check_room(folder.path(), (made * 2 * LEN) as u64, made as u64)?;
+    let descriptors = None;
+    let ours = Ours {
+        memory,
+        descriptors,
+    };
+    let new = |ours, threads| Makers::new(&folder, dirs, threads, LEN, ours);
+    let names = ["create, first tenth", "create, last tenth"];
+    let mut many = first_and_last(names, [new(Some(ours), 1), new(None, 1)], all);
+    ratios! { many;
+        "create_late_vs_early" => 1 / 0, control_of(0), at_least(0.7);
+        "create_late_vs_early_kernel" => 3 / 2, control_of(2);
+        "create_vs_kernel" => 0 / 2;
+        "create_late_vs_kernel" => 1 / 3;
     }
-
-    fn about(&self) -> &'static str {
-        "many small files made, written and closed in random directories"
-    }
-
-    fn settings(&self, quick: bool) -> Settings {
-        let (samples, dirs, files) = match quick {
-            true => (4, 100, 200),
-            false => (6, 100, 1000),
-        };
-        Settings {
-            samples,
-            threads: 2,
-            memory: Some(1 << 30),
-            dirs: Some(dirs),
-            files: Some(files),
-            ..Settings::default()
+    let mut threads = Match::default();
+    for (variant, ours) in [(DIRFS, Some(ours)), (KERNEL, None)] {
+        for number in [1, 2] {
+            let makers = new(ours, number);
+            threads.add("create", variant, create(&makers, None, all / 10));
         }
     }
-
-    fn takes(&self, quick: bool) -> u32 {
-        if quick { 60 } else { 360 }
+    ratios! { threads;
+        "create_2t_vs_1t" => 1 / 0, at_least(1.6);
+        "create_2t_vs_1t_kernel" => 3 / 2;
     }
-
-    fn uses(&self) -> Uses {
-        Uses {
-            memory: true,
-            dir: true,
-            tree: true,
-            ..Uses::NONE
-        }
-    }
-
-    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
-        let memory = super::memory(settings, self)?;
-        let (dirs, files) = settings
-            .dirs
-            .zip(settings.files)
-            .ok_or(BenchError::Setting("no tree"))?;
-        let folder = Folder::on_disk(settings)?;
-        let all = (dirs * files).max(10);
-        // Those of a round: two whole trees and a tenth more, and eight of a tenth with the controls. A block for each
-        // file and one for its inode.
-        let made = (settings.samples + 1) * (2 * all + 10 * (all / 10 + dirs));
-        check_room(folder.path(), (made * 2 * LEN) as u64, made as u64)?;
-        let place = folder.describe();
-        let folder = Arc::new(folder);
-        let kernel = |threads: usize| Makers::new(&folder, dirs, threads, LEN, None);
-        let ours = |threads: usize| {
-            let side = Ours {
-                memory,
-                descriptors: None,
-            };
-            Makers::new(&folder, dirs, threads, LEN, Some(side))
-        };
-        let (many, kernels) = (ours(1), kernel(1));
-        let tenth = all / 10;
-        Ok(Plan {
-            matches: vec![
-                Match {
-                    contestants: vec![
-                        pass(FIRST, DIRFS, &many, None, tenth),
-                        pass(LAST, DIRFS, &many, Some(all - tenth), tenth),
-                        pass(FIRST, KERNEL, &kernels, None, tenth),
-                        pass(LAST, KERNEL, &kernels, Some(all - tenth), tenth),
-                    ],
-                    ratios: vec![
-                        RatioPlan::new("create_late_vs_early", 1, 0)
-                            .control_of(0)
-                            .at_least(0.7),
-                        RatioPlan::new("create_late_vs_early_kernel", 3, 2).control_of(2),
-                        RatioPlan::new("create_vs_kernel", 0, 2),
-                        RatioPlan::new("create_late_vs_kernel", 1, 3),
-                    ],
-                    ..Match::default()
-                },
-                Match {
-                    contestants: vec![
-                        pass(NAME, DIRFS, &ours(1), None, tenth),
-                        pass(NAME, DIRFS, &ours(2), None, tenth),
-                        pass(NAME, KERNEL, &kernel(1), None, tenth),
-                        pass(NAME, KERNEL, &kernel(2), None, tenth),
-                    ],
-                    ratios: vec![
-                        RatioPlan::new("create_2t_vs_1t", 1, 0).at_least(1.6),
-                        RatioPlan::new("create_2t_vs_1t_kernel", 3, 2),
-                    ],
-                    ..Match::default()
-                },
-            ],
-            place: Some(place),
-            ..Plan::default()
-        })
-    }
+    let description = folder.describe();
+    Ok(Plan::at(vec![many, threads], folder, description))
 }
 
-/// A contestant that makes `n` files after `skip` others, or in a fresh tree.
-pub(super) fn pass(
-    name: &'static str,
-    variant: &'static str,
-    makers: &Arc<Mutex<Makers>>,
-    skip: Option<usize>,
-    n: usize,
-) -> Contestant {
-    Contestant {
-        name,
-        variant,
-        work: Work::Pass {
-            threads: makers.lock().expect("no panic").threads,
-            unit: "files/s",
-            pass: Box::new(Tenth {
-                makers: makers.clone(),
-                skip,
-                n,
-            }),
-        },
+/// The first tenth of all files of a tree, and the last one; ours and the kernel's.
+pub(super) fn first_and_last(
+    [first, last]: [&str; 2],
+    [ours, kernels]: [Rc<RefCell<Makers>>; 2],
+    all: usize,
+) -> Match {
+    let mut one = Match::default();
+    let tenth = all / 10;
+    for (variant, makers) in [(DIRFS, ours), (KERNEL, kernels)] {
+        one.add(first, variant, create(&makers, None, tenth));
+        one.add(last, variant, create(&makers, Some(all - tenth), tenth));
     }
+    one
+}
+
+/// Makes `n` files after `skip` others, which are not measured, or in a fresh tree.
+pub(super) fn create(makers: &Rc<RefCell<Makers>>, skip: Option<usize>, n: usize) -> Work {
+    let (makers, threads) = (Rc::clone(makers), makers.borrow().threads);
+    Work::pass(threads, "files/s", move || {
+        let mut makers = makers.borrow_mut();
+        let made = makers.tree.as_ref().map(|tree| tree.made);
+        // Each turn makes the same files, whichever turn came before.
+        if skip.is_none() || made > skip {
+            makers.fresh()?;
+        }
+        if let Some(skip) = skip {
+            let made = makers.tree.as_ref().map_or(0, |tree| tree.made);
+            makers.make(skip - made)?;
+            // Nothing is left to be written, here or in the kernel.
+            makers.sync()?;
+            let tree = makers.tree.as_ref();
+            tree.map_or(Ok(()), |tree| fd::syncfs(tree.fd.as_fd()))?;
+        }
+        makers.find_memory(n)?;
+        let start = Instant::now();
+        let latency = makers.make(n)?;
+        let outcome = Outcome::per_second(n, start).latency(latency);
+        // The threads of ours have nothing to do in the turns of others. Outside the clock.
+        if makers.ours.is_some() {
+            makers.sync()?;
+        }
+        Ok(outcome)
+    })
 }
 
 /// How ours is set up.
@@ -199,9 +143,9 @@ impl Ours {
     }
 }
 
-/// What makes files: a tree, and where ours looks at it.
+/// A tree in which files are made, and our cache over it.
 pub(super) struct Makers {
-    folder: Arc<Folder>,
+    folder: PathBuf,
     threads: usize,
     /// Directories of each thread.
     dirs: usize,
@@ -215,21 +159,21 @@ pub(super) struct Makers {
 /// A tree of directories.
 struct Tree {
     ours: Option<(Directory, Cache)>,
-    /// What the kernel starts from.
+    /// The descriptor from which the kernel's side starts.
     fd: OwnedFd,
     made: usize,
 }
 
 impl Makers {
     pub(super) fn new(
-        folder: &Arc<Folder>,
+        folder: &Folder,
         dirs: usize,
         threads: usize,
         len: usize,
         ours: Option<Ours>,
-    ) -> Arc<Mutex<Makers>> {
-        Arc::new(Mutex::new(Makers {
-            folder: folder.clone(),
+    ) -> Rc<RefCell<Makers>> {
+        Rc::new(RefCell::new(Makers {
+            folder: folder.path().to_owned(),
             threads,
             dirs: (dirs / threads).max(1),
             len,
@@ -243,7 +187,7 @@ impl Makers {
         self.tree = None;
         // Relaxed: a number that nobody else has, no more.
         let number = TREES.fetch_add(1, Ordering::Relaxed);
-        let path = self.folder.path().join(number.to_string());
+        let path = self.folder.join(number.to_string());
         for dir in 0..self.dirs * self.threads {
             fs::create_dir_all(path.join(dir.to_string()))?;
         }
@@ -273,7 +217,7 @@ impl Makers {
         let (first, dirs, threads, len) = (tree.made, self.dirs, self.threads, self.len);
         tree.made += n;
         let tree = &*tree;
-        let part = |thread: usize| -> io::Result<Times> {
+        let mut all = on_threads(0..threads, |_, thread| {
             let mut random = Random((first * threads + thread) as u64);
             let (mut bytes, mut times) = (vec![0; len], Times::new());
             for number in (first + thread..first + n).step_by(threads) {
@@ -295,20 +239,8 @@ impl Makers {
                 times.add(start.elapsed());
             }
             Ok(times)
-        };
-        thread::scope(|scope| {
-            let others: Vec<_> = (1..threads)
-                .map(|thread| scope.spawn(move || part(thread)))
-                .collect();
-            let mut all = vec![part(0)];
-            all.extend(
-                others
-                    .into_iter()
-                    .map(|other| other.join().expect("no panic")),
-            );
-            let mut all = all.into_iter().collect::<io::Result<Vec<_>>>()?;
-            Ok(Times::drain(all.iter_mut()))
-        })
+        })?;
+        Ok(Times::drain(all.iter_mut()))
     }
 
     /// Makes durable what was made, files and names.
@@ -321,61 +253,5 @@ impl Makers {
             Some(tree) => Ok(fd::syncfs(tree.fd.as_fd())?),
             None => Ok(()),
         }
-    }
-
-    /// Makes ours durable, so that its threads have nothing to do in the turns of others. Outside the clock.
-    pub(super) fn rest(&self) -> io::Result<()> {
-        match self.ours {
-            Some(_) => self.sync(),
-            None => Ok(()),
-        }
-    }
-
-    /// Leaves nothing to be written, here or in the kernel. Outside the clock.
-    fn settle(&self) -> io::Result<()> {
-        self.sync()?;
-        match &self.tree {
-            Some(tree) => Ok(fd::syncfs(tree.fd.as_fd())?),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A tenth of the files.
-struct Tenth {
-    makers: Arc<Mutex<Makers>>,
-    /// Files that are made before it, unmeasured; `None` for a fresh tree.
-    skip: Option<usize>,
-    n: usize,
-}
-
-impl Pass for Tenth {
-    fn prepare(&mut self) -> io::Result<()> {
-        let mut makers = self.makers.lock().expect("no panic");
-        let Some(before) = self.skip else {
-            makers.fresh()?;
-            return makers.find_memory(self.n);
-        };
-        let mut made = makers.tree.as_ref().map_or(0, |tree| tree.made);
-        // Each turn makes the same files, whichever turn came before.
-        if made > before {
-            makers.fresh()?;
-            made = 0;
-        }
-        makers.make(before - made)?;
-        makers.settle()?;
-        makers.find_memory(self.n)
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let mut makers = self.makers.lock().expect("no panic");
-        let start = Instant::now();
-        let latency = makers.make(self.n)?;
-        let value = self.n as f64 / start.elapsed().as_secs_f64();
-        makers.rest()?;
-        Ok(Outcome {
-            latency: Some(latency),
-            ..Outcome::plain(value)
-        })
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept: hit ratios of ours, of plain LRU and of the crate `quick_cache`.
+//! Hit ratios of ours, of plain LRU and of the crate `quick_cache`.
 //!
 //! # Model
 //!
@@ -20,22 +20,13 @@
 //! any can be divided by.
 
 use foliocache::{Advice, Cache, File};
-use std::fs;
-use std::io::{self, BufReader};
+use std::io;
+use std::io::BufReader;
 use std::path::Path;
-use std::rc::Rc;
 
-use super::{OURS, memory};
-use crate::case::{Case, Match, Outcome, Pass, Plan, RatioPlan, Work};
-use crate::error::BenchError;
-use crate::files::{PAGE, PageBuf, whole};
-use crate::place::Folder;
+use crate::cases::prelude::*;
 use crate::policy::{Lru, Policy, Quick};
-use crate::settings::{Settings, Uses};
 use crate::trace::{Given, build, cycle, database, web, zipf_and_scan};
-
-/// See the module.
-pub(crate) struct HitRatio;
 
 /// The file.
 const FILE: &str = "data";
@@ -46,152 +37,111 @@ const FILE_PER_CAPACITY: u32 = 20;
 /// Reads of a trace are so many times what is kept.
 const READS_PER_CAPACITY: usize = 40;
 
-/// A trace: what its rows and ratios are called, and what makes it.
-struct Named {
-    name: &'static str,
-    vs_lru: &'static str,
-    vs_quick_cache: &'static str,
-    make: MakeTrace,
-}
+type MakePolicy = fn(&Bed) -> io::Result<Box<dyn Policy>>;
+/// Takes what is kept, the reads of a trace, and a seed.
+type MakeTrace = fn(u32, usize, u64) -> Vec<u32>;
 
-/// Those that are made.
-const TRACES: [Named; 5] = [
-    Named {
-        name: "zipf and scans",
-        vs_lru: "hit_ratio_vs_lru_mix",
-        vs_quick_cache: "hit_ratio_vs_quick_cache_mix",
-        make: Bed::mix,
-    },
-    Named {
-        name: "loop",
-        vs_lru: "hit_ratio_vs_lru_loop",
-        vs_quick_cache: "hit_ratio_vs_quick_cache_loop",
-        make: |bed, _| cycle(bed.capacity + bed.capacity / 10, bed.reads()),
-    },
-    Named {
-        name: "database",
-        vs_lru: "hit_ratio_vs_lru_database",
-        vs_quick_cache: "hit_ratio_vs_quick_cache_database",
-        make: |bed, seed| database(6 * bed.capacity, bed.reads(), seed),
-    },
-    Named {
-        name: "web",
-        vs_lru: "hit_ratio_vs_lru_web",
-        vs_quick_cache: "hit_ratio_vs_quick_cache_web",
-        make: |bed, seed| web(6 * bed.capacity, bed.reads(), seed),
-    },
-    Named {
-        name: "build",
-        vs_lru: "hit_ratio_vs_lru_build",
-        vs_quick_cache: "hit_ratio_vs_quick_cache_build",
-        make: |bed, seed| build(3 * bed.capacity, bed.reads(), seed),
-    },
+/// Traces: row, what ratios end with, and what makes it.
+const TRACES: [(&str, &str, MakeTrace); 5] = [
+    ("zipf and scans", "mix", |kept, reads, seed| {
+        let end = FILE_PER_CAPACITY * kept;
+        zipf_and_scan(4 * kept, end, kept as usize / 2, reads, seed)
+    }),
+    ("loop", "loop", |kept, reads, _| {
+        cycle(kept + kept / 10, reads)
+    }),
+    ("database", "database", |kept, reads, seed| {
+        database(6 * kept, reads, seed)
+    }),
+    ("web", "web", |kept, reads, seed| web(6 * kept, reads, seed)),
+    ("build", "build", |kept, reads, seed| {
+        build(3 * kept, reads, seed)
+    }),
 ];
 
-/// The one that is given.
-const GIVEN: Named = Named {
-    name: "given trace",
-    vs_lru: "hit_ratio_vs_lru_given",
-    vs_quick_cache: "hit_ratio_vs_quick_cache_given",
-    make: |bed, _| {
-        bed.given
-            .as_ref()
-            .map_or(Vec::new(), |given| given.accesses.clone())
-    },
-};
+/// The policies that are compared. All keep as many pages.
+const POLICIES: [(&str, MakePolicy); 3] = [
+    (OURS, |bed| {
+        Ok(Box::new(Ours::new(&bed.folder, bed.memory)?))
+    }),
+    ("LRU", |bed| Ok(Box::new(Lru::new(bed.capacity as usize)))),
+    ("quick_cache", |bed| {
+        Ok(Box::new(Quick::new(bed.capacity as usize)))
+    }),
+];
 
-impl Case for HitRatio {
-    fn name(&self) -> &'static str {
-        "hitratio"
-    }
+/// The state that all passes share.
+struct Bed {
+    folder: Folder,
+    memory: u64,
+    /// Pages that are kept.
+    capacity: u32,
+    given: Option<Given>,
+}
 
-    fn about(&self) -> &'static str {
-        "hit ratios beside LRU and quick_cache, on five traces or on one that is given"
-    }
-
-    fn settings(&self, quick: bool) -> Settings {
-        let (samples, memory) = if quick { (2, 16 << 20) } else { (4, 64 << 20) };
-        Settings {
-            samples,
-            memory: Some(memory),
-            ..Settings::default()
+pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
+    let memory = settings.bound()?;
+    let given = settings.trace.as_deref().map(given).transpose()?;
+    let folder = Folder::in_memory(&settings.helper)?;
+    let most = (memory / PAGE as u64) as u32;
+    let pages = (most * FILE_PER_CAPACITY).max(given.as_ref().map_or(0, |given| given.pages));
+    let capacity = set_up("a file on a tmpfs", || {
+        // Without blocks: what is read does not matter here, and zeros cost no memory.
+        let file = fs::File::create(folder.path().join(FILE))?;
+        file.set_len(u64::from(pages) * PAGE as u64)?;
+        Ours::capacity(&folder, memory)
+    })?;
+    let mut notes = vec![format!(
+        "all keep {capacity} pages, what ours holds within a bound of {most} pages; ours is told that reads are at random"
+    )];
+    if let Some(given) = &given {
+        let (accesses, pages) = (given.accesses.len(), given.pages);
+        notes.push(format!(
+            "the trace has {accesses} accesses of {pages} pages, the first quarter of them not counted"
+        ));
+        if pages <= capacity {
+            notes.push("all of its pages are kept: give less --memory".to_owned());
         }
     }
-
-    fn takes(&self, quick: bool) -> u32 {
-        if quick { 10 } else { 60 }
-    }
-
-    fn uses(&self) -> Uses {
-        Uses {
-            memory: true,
-            trace: true,
-            ..Uses::NONE
-        }
-    }
-
-    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
-        let memory = memory(settings, self)?;
-        let given = settings.trace.as_deref().map(given).transpose()?;
-        let folder = Folder::in_memory(&settings.helper)?;
-        let most = (memory / PAGE as u64) as u32;
-        let pages = (most * FILE_PER_CAPACITY).max(given.as_ref().map_or(0, |given| given.pages));
-        let made = || {
-            // Without blocks: what is read does not matter here, and zeros cost no memory.
-            let file = fs::File::create(folder.path().join(FILE))?;
-            file.set_len(u64::from(pages) * PAGE as u64)?;
-            Ours::capacity(&folder, memory)
-        };
-        let capacity = made().map_err(|error| BenchError::setup("a file on a tmpfs", error))?;
-        let mut notes = vec![format!(
-            "all keep {capacity} pages, what ours holds within a bound of {most} pages; ours is told that reads are at random"
-        )];
-        if let Some(given) = &given {
-            let (accesses, pages) = (given.accesses.len(), given.pages);
-            notes.push(format!(
-                "the trace has {accesses} accesses of {pages} pages, the first quarter of them not counted"
-            ));
-            if pages <= capacity {
-                notes.push("all of its pages are kept: give less --memory".to_owned());
-            }
-        }
-        let traces: &[Named] = if given.is_some() { &[GIVEN] } else { &TRACES };
-        let bed = Rc::new(Bed {
-            folder,
-            memory,
-            capacity,
-            pages,
-            given,
+    let traces = match given {
+        // It is read as it is.
+        Some(_) => vec![("given trace", "given", None)],
+        None => (TRACES.into_iter())
+            .map(|(name, id, make)| (name, id, Some(make)))
+            .collect(),
+    };
+    let bed = Rc::new(Bed {
+        folder,
+        memory,
+        capacity,
+        given,
+    });
+    let mut one = Match {
+        exact: true,
+        ..Match::default()
+    };
+    for (name, id, make) in traces {
+        let [ours, lru, quick] = POLICIES.map(|(variant, policy)| {
+            // Turns so far, the seed of the next trace: those who are compared get the same ones.
+            let (bed, mut turns) = (Rc::clone(&bed), 0);
+            let reads = move || {
+                let reads = READS_PER_CAPACITY * bed.capacity as usize;
+                let made = make.map(|make| make(bed.capacity, reads, turns));
+                turns += 1;
+                let given = || bed.given.as_ref().map_or(&[][..], |given| &given.accesses);
+                hits(&mut *policy(&bed)?, made.as_deref().unwrap_or_else(given))
+            };
+            one.add(name, variant, Work::pass(1, "% hits", reads))
         });
-        let policies: [(_, MakePolicy); 3] = [
-            (OURS, Bed::ours),
-            ("LRU", Bed::lru),
-            ("quick_cache", Bed::quick),
-        ];
-        let mut one = Match {
-            exact: true,
-            ..Match::default()
-        };
-        for trace in traces {
-            let [ours, lru, quick] = policies.map(|(variant, policy)| {
-                let reads = Reads {
-                    bed: Rc::clone(&bed),
-                    trace: trace.make,
-                    policy,
-                    turns: 0,
-                };
-                one.add(trace.name, variant, Work::pass(1, "% hits", reads))
-            });
-            let vs = |name, to| RatioPlan::new(name, ours, to).at_least(1.0);
-            one.ratios.push(vs(trace.vs_lru, lru));
-            one.ratios.push(vs(trace.vs_quick_cache, quick));
+        ratios! { one;
+            format!("hit_ratio_vs_lru_{id}") => ours / lru, at_least(1.0);
+            format!("hit_ratio_vs_quick_cache_{id}") => ours / quick, at_least(1.0);
         }
-        Ok(Plan {
-            matches: vec![one],
-            place: None,
-            notes,
-        })
     }
+    Ok(Plan {
+        notes,
+        ..vec![one].into()
+    })
 }
 
 /// The trace of a file.
@@ -201,72 +151,21 @@ fn given(path: &Path) -> Result<Given, BenchError> {
     Given::read(BufReader::new(file)).map_err(refused)
 }
 
-/// What all passes share.
-struct Bed {
-    folder: Folder,
-    memory: u64,
-    /// Pages that are kept.
-    capacity: u32,
-    /// Pages of the file.
-    pages: u32,
-    given: Option<Given>,
-}
-
-type MakePolicy = fn(&Bed) -> io::Result<Box<dyn Policy>>;
-type MakeTrace = fn(&Bed, u64) -> Vec<u32>;
-
-impl Bed {
-    fn ours(&self) -> io::Result<Box<dyn Policy>> {
-        Ok(Box::new(Ours::new(&self.folder, self.memory)?))
+/// A trace, read through a new cache. The first part is not counted.
+fn hits(policy: &mut dyn Policy, trace: &[u32]) -> io::Result<Outcome> {
+    let (first, counted) = trace.split_at(trace.len() / 4);
+    for &page in first {
+        policy.read(page)?;
     }
-
-    fn lru(&self) -> io::Result<Box<dyn Policy>> {
-        Ok(Box::new(Lru::new(self.capacity as usize, self.pages)))
+    let mut hits = 0_u64;
+    for &page in counted {
+        hits += u64::from(policy.read(page)?);
     }
-
-    fn quick(&self) -> io::Result<Box<dyn Policy>> {
-        Ok(Box::new(Quick::new(self.capacity as usize)))
-    }
-
-    fn mix(&self, seed: u64) -> Vec<u32> {
-        let (capacity, reads) = (self.capacity, self.reads());
-        let end = FILE_PER_CAPACITY * capacity;
-        zipf_and_scan(4 * capacity, end, capacity as usize / 2, reads, seed)
-    }
-
-    fn reads(&self) -> usize {
-        READS_PER_CAPACITY * self.capacity as usize
-    }
-}
-
-/// A trace, read through a new cache each turn.
-struct Reads {
-    bed: Rc<Bed>,
-    trace: MakeTrace,
-    policy: MakePolicy,
-    /// Turns so far, the seed of the next trace: those who are compared get the same ones.
-    turns: u64,
-}
-
-impl Pass for Reads {
-    fn run(&mut self) -> io::Result<Outcome> {
-        let trace = (self.trace)(&self.bed, self.turns);
-        self.turns += 1;
-        let mut policy = (self.policy)(&self.bed)?;
-        let (first, counted) = trace.split_at(trace.len() / 4);
-        for &page in first {
-            policy.read(page)?;
-        }
-        let mut hits = 0_u64;
-        for &page in counted {
-            hits += u64::from(policy.read(page)?);
-        }
-        let all = counted.len() as f64;
-        Ok(Outcome {
-            hit_ratio: Some(hits as f64 / all),
-            ..Outcome::plain(100.0 * (hits + 1) as f64 / all)
-        })
-    }
+    let all = counted.len() as f64;
+    Ok(Outcome {
+        hit_ratio: Some(hits as f64 / all),
+        ..Outcome::plain(100.0 * (hits + 1) as f64 / all)
+    })
 }
 
 /// Our cache over the file. The file goes before its cache.

@@ -11,22 +11,10 @@
 //! folios are large; the other page by page at random, so that each page has a folio of its own. `--memory` is the
 //! largest set.
 
-use std::rc::Rc;
-use std::sync::Arc;
-
-use foliocache::File;
-
-use super::{KERNEL, KERNEL_MMAP, OURS, memory};
-use crate::cached::{Folios, Hits as RandomReads, How, kernels, read_in};
-use crate::case::{Case, Match, Plan, RatioPlan, Work, Worker};
-use crate::error::BenchError;
-use crate::files::PAGE;
+use crate::cached::{Folios, hits, kernels, read_in};
+use crate::cases::prelude::*;
 use crate::host::processor_cache;
-use crate::place::Place;
-use crate::settings::{Settings, Uses};
-
-/// See the module.
-pub(crate) struct Hits;
+use crate::readers::Ours;
 
 const OURS_PAGES: &str = "foliocache, folios of 4 KiB";
 
@@ -34,148 +22,51 @@ const OURS_PAGES: &str = "foliocache, folios of 4 KiB";
 const LARGE: &str = "large";
 const PAGES: &str = "pages";
 
-/// A working set, what its rows and ratios are called.
-struct Set {
-    bytes: u64,
-    /// Of 64 bytes, and of 4 KiB.
-    reads: [Names; 2],
-}
-
-struct Names {
-    len: usize,
-    row: &'static str,
-    vs_pread: &'static str,
-    vs_mmap: &'static str,
-    pages_vs_pread: &'static str,
-}
-
-macro_rules! set {
-    ($bytes:expr, $size:literal, $id:literal) => {
-        Set {
-            bytes: $bytes,
-            reads: [
-                Names {
-                    len: 64,
-                    row: concat!("read 64 B of ", $size),
-                    vs_pread: concat!("hit64_vs_pread_", $id),
-                    vs_mmap: concat!("hit64_vs_mmap_", $id),
-                    pages_vs_pread: concat!("hit64_pages_vs_pread_", $id),
-                },
-                Names {
-                    len: PAGE,
-                    row: concat!("read 4 KiB of ", $size),
-                    vs_pread: concat!("hit4k_vs_pread_", $id),
-                    vs_mmap: concat!("hit4k_vs_mmap_", $id),
-                    pages_vs_pread: concat!("hit4k_pages_vs_pread_", $id),
-                },
-            ],
-        }
-    };
-}
-
-static SETS: [Set; 5] = [
-    set!(16 << 10, "16 KiB", "16k"),
-    set!(256 << 10, "256 KiB", "256k"),
-    set!(4 << 20, "4 MiB", "4m"),
-    set!(64 << 20, "64 MiB", "64m"),
-    set!(1 << 30, "1 GiB", "1g"),
+/// Working sets: bytes, row, what ratios end with.
+const SETS: [(u64, &str, &str); 5] = [
+    (16 << 10, "16 KiB", "16k"),
+    (256 << 10, "256 KiB", "256k"),
+    (4 << 20, "4 MiB", "4m"),
+    (64 << 20, "64 MiB", "64m"),
+    (1 << 30, "1 GiB", "1g"),
 ];
 
-impl Case for Hits {
-    fn name(&self) -> &'static str {
-        "hits"
-    }
-
-    fn about(&self) -> &'static str {
-        "random reads of cached data in working sets of 16 KiB to 1 GiB"
-    }
-
-    fn settings(&self, quick: bool) -> Settings {
-        let settings = if quick {
-            Settings {
-                memory: Some(64 << 20),
-                ..Settings::quick()
-            }
-        } else {
-            Settings {
-                memory: Some(1 << 30),
-                ..Settings::default()
-            }
-        };
-        Settings {
-            threads: 1,
-            ..settings
-        }
-    }
-
-    fn takes(&self, quick: bool) -> u32 {
-        if quick { 35 } else { 320 }
-    }
-
-    fn uses(&self) -> Uses {
-        Uses::FILES
-    }
-
-    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
-        let len = memory(settings, self)?;
-        let bound = 2 * (len + len / 8) + (64 << 20);
-        let place = Place::on_disk(settings, bound, 2 * len)?;
-        let mut plan = Plan {
-            place: Some(place.describe()),
-            notes: vec![
-                format!(
-                    "the processor's largest cache: {}; our bound: {} MiB",
-                    processor_cache(),
-                    bound >> 20
-                ),
-                "the file with folios of 4 KiB was told that reads are at random".to_owned(),
-            ],
-            ..Plan::default()
-        };
-        let read_in = |name, folios| {
-            place.make(name, len)?;
-            let file = place.ours(name);
-            read_in(
-                file.map_err(|error| BenchError::setup(name, error))?,
-                len,
-                folios,
-            )
-        };
-        let large = read_in(LARGE, Folios::Large)?;
-        let pages = read_in(PAGES, Folios::SinglePages)?;
-        let place = Rc::new(place);
-        for set in SETS.iter().filter(|set| set.bytes <= len) {
-            for names in &set.reads {
-                let one = reads(&place, names, set.bytes, &large, &pages)?;
-                plan.matches.push(one);
-            }
-        }
-        Ok(plan)
-    }
-}
-
-fn reads(
-    place: &Rc<Place>,
-    names: &Names,
-    within: u64,
-    large: &Arc<File>,
-    pages: &Arc<File>,
-) -> Result<Match, BenchError> {
-    let (file, mapping) = kernels(&place.path(LARGE), within)?;
-    let mut one = Match::default();
-    let mut add = |variant, how| {
-        let reads = RandomReads::new(how, names.len, within);
-        let worker: Box<dyn Worker> = Box::new(reads);
-        one.add(names.row, variant, Work::Operations(vec![worker]))
+pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
+    let len = settings.bound()?;
+    let bound = 2 * (len + len / 8) + (64 << 20);
+    let place = Place::on_disk(settings, bound, 2 * len)?;
+    let read_in = |name, folios| {
+        place.make(name, len)?;
+        read_in(place.ours(name).setting_up(name)?, len, folios)
     };
-    let ours = add(OURS, How::OneByOne(Arc::clone(large)));
-    let pages = add(OURS_PAGES, How::OneByOne(Arc::clone(pages)));
-    let pread = add(KERNEL, How::Pread(file));
-    let mmap = add(KERNEL_MMAP, How::Mapping(mapping));
-    one.ratios = vec![
-        RatioPlan::new(names.vs_pread, ours, pread),
-        RatioPlan::new(names.vs_mmap, ours, mmap),
-        RatioPlan::new(names.pages_vs_pread, pages, pread),
+    let large = read_in(LARGE, Folios::Large)?;
+    let pages = read_in(PAGES, Folios::SinglePages)?;
+    let mut matches = Vec::new();
+    for (within, of, id) in SETS.into_iter().filter(|(within, ..)| *within <= len) {
+        for (size, bytes, what) in [("64 B", 64, "hit64"), ("4 KiB", PAGE, "hit4k")] {
+            let (pread, mapping) = kernels(&place.path(LARGE), within)?;
+            let (mut one, row) = (Match::default(), format!("read {size} of {of}"));
+            one.operations(&row, OURS, hits(Ours::new(&large, 1), bytes, within));
+            one.operations(&row, OURS_PAGES, hits(Ours::new(&pages, 1), bytes, within));
+            one.operations(&row, KERNEL, hits(pread, bytes, within));
+            one.operations(&row, KERNEL_MMAP, hits(mapping, bytes, within));
+            ratios! { one;
+                format!("{what}_vs_pread_{id}") => OURS / KERNEL;
+                format!("{what}_vs_mmap_{id}") => OURS / KERNEL_MMAP;
+                format!("{what}_pages_vs_pread_{id}") => OURS_PAGES / KERNEL;
+            }
+            matches.push(one);
+        }
+    }
+    let description = place.describe();
+    let mut plan = Plan::at(matches, place, description);
+    plan.notes = vec![
+        format!(
+            "the processor's largest cache: {}; our bound: {} MiB",
+            processor_cache(),
+            bound >> 20
+        ),
+        "the file with folios of 4 KiB was told that reads are at random".to_owned(),
     ];
-    Ok(one)
+    Ok(plan)
 }

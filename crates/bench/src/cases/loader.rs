@@ -15,22 +15,9 @@
 //! ratio with `O_DIRECT` is with the better of the two rings, but latencies are of batches. What each had read from the device is what the kernel
 //! counts for its process.
 
-use std::cell::RefCell;
-use std::io;
-use std::rc::Rc;
-
-use super::{BUFFERED, FILE_PER_MEMORY, KERNEL_DEFAULT, KERNEL_RANDOM, OURS, memory};
-use crate::case::{Case, Match, Outcome, Pass, Plan, RatioPlan, Work};
-use crate::error::BenchError;
-use crate::files::PAGE;
-use crate::kernel::KernelSide;
-use crate::loader::{Load, SHARD, Set, Shape, Way, request};
-use crate::passes::{RandomResult, Until};
-use crate::place::Place;
-use crate::settings::{Settings, Uses};
-
-/// See the module.
-pub(crate) struct Loader;
+use crate::cases::prelude::*;
+use crate::readers::{MANY, Set, Way};
+use crate::reads::{PIECE, Read, SHARD, Shape, Source, Trace, Until};
 
 const DIRECT_BATCHES: &str = "O_DIRECT, io_uring, 64 at once";
 const DIRECT_DEPTH: &str = "O_DIRECT, io_uring, depth 64";
@@ -38,241 +25,129 @@ const DIRECT_DEPTH: &str = "O_DIRECT, io_uring, depth 64";
 /// Least memory: rings of large requests take 16 MiB of it.
 const LEAST: u64 = 32 << 20;
 
+const SEED: u64 = 45;
+
 /// Of the memory, what the process of ours needs beside its bound.
 fn bound(memory: u64) -> u64 {
     memory - memory / 8 - (8 << 20)
 }
 
-/// A shape, by whom it is read, and what the ratios are called.
-struct Row {
-    name: &'static str,
-    shape: Shape,
-    unit: &'static str,
-    ways: &'static [(Way, &'static str)],
-    ratios: &'static [RatioPlan],
-}
-
-const OF_BATCHES: [(Way, &str); 5] = [
-    (Way::Ours, OURS),
-    (Way::DirectBatches, DIRECT_BATCHES),
-    (Way::DirectDepth, DIRECT_DEPTH),
-    (Way::Mapping, KERNEL_RANDOM),
-    (Way::Pread, BUFFERED),
-];
-
-const OF_EPOCHS: [(Way, &str); 4] = [
-    (Way::Ours, OURS),
-    (Way::DirectDepth, DIRECT_DEPTH),
-    (Way::Mapping, KERNEL_DEFAULT),
-    (Way::Pread, BUFFERED),
-];
-
-/// The sets, and by whom each is read: pages that one process has in the kernel's cache do not count in another's cgroup.
-const SETS: [(&str, &[Way]); 3] = [
-    ("shard", &[Way::Ours, Way::DirectBatches, Way::DirectDepth]),
-    ("shard-mapped", &[Way::Mapping]),
-    ("shard-of-pread", &[Way::Pread]),
-];
-
-/// To the better of the two rings.
-const fn vs_direct(name: &'static str) -> RatioPlan {
-    RatioPlan {
-        or: Some((0, 2)),
-        ..RatioPlan::new(name, 0, 1)
+pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
+    let memory = settings.bound()?;
+    if memory < LEAST {
+        return Err(BenchError::Setting("memory: at least 32 MiB for a loader"));
     }
-}
-
-const ROWS: [Row; 4] = [
-    Row {
-        name: "load 64 samples of 4 KiB, uniform",
-        shape: Shape::Uniform,
-        unit: "samples/s",
-        ways: &OF_BATCHES,
-        ratios: &[
-            vs_direct("loader_uniform_vs_direct").at_least(0.8),
-            RatioPlan::new("loader_uniform_vs_mmap", 0, 3),
-            RatioPlan::new("loader_uniform_vs_pread", 0, 4),
-            RatioPlan::new("loader_uniform_p99_vs_direct", 0, 1).of_p99(),
-        ],
-    },
-    Row {
-        name: "load 64 samples of 4 KiB, 90 of 100 of a tenth",
-        shape: Shape::Hot,
-        unit: "samples/s",
-        ways: &OF_BATCHES,
-        ratios: &[
-            vs_direct("loader_hot_vs_direct").at_least(1.1),
-            RatioPlan::new("loader_hot_vs_mmap", 0, 3),
-            RatioPlan::new("loader_hot_vs_pread", 0, 4),
-            RatioPlan::new("loader_hot_p99_vs_direct", 0, 1).of_p99(),
-        ],
-    },
-    Row {
-        name: "load 64 samples of 4 KiB, cached",
-        shape: Shape::Cached,
-        unit: "samples/s",
-        ways: &OF_BATCHES,
-        ratios: &[
-            RatioPlan::new("loader_batch_vs_mmap", 0, 3),
-            RatioPlan::new("loader_batch_vs_pread", 0, 4),
-            vs_direct("loader_batch_vs_direct"),
-            RatioPlan::new("loader_batch_p99_vs_mmap", 0, 3).of_p99(),
-        ],
-    },
-    Row {
-        name: "pass over all shards by 256 KiB, in an order at random",
-        shape: Shape::Epochs,
-        unit: "MB/s",
-        ways: &OF_EPOCHS,
-        ratios: &[
-            RatioPlan::new("loader_epoch_vs_direct", 0, 1),
-            RatioPlan::new("loader_epoch_vs_mmap", 0, 2),
-            RatioPlan::new("loader_epoch_vs_pread", 0, 3),
-        ],
-    },
-];
-
-impl Case for Loader {
-    fn name(&self) -> &'static str {
-        "loader"
-    }
-
-    fn about(&self) -> &'static str {
-        "samples of files four times the memory, as a loader of training data reads them"
-    }
-
-    fn settings(&self, quick: bool) -> Settings {
-        match quick {
-            true => Settings::bounded(4, 0.4, 64 << 20),
-            false => Settings::bounded(10, 1.0, 256 << 20),
-        }
-    }
-
-    fn takes(&self, quick: bool) -> u32 {
-        if quick { 80 } else { 300 }
-    }
-
-    fn uses(&self) -> Uses {
-        Uses::FILES
-    }
-
-    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
-        let memory = memory(settings, self)?;
-        if memory < LEAST {
-            return Err(BenchError::Setting("memory: at least 32 MiB for a loader"));
-        }
-        let len = FILE_PER_MEMORY * memory;
-        let place = Place::on_disk(settings, memory, SETS.len() as u64 * len)?;
-        let describe = place.describe();
-        let mut sides = Vec::new();
-        for (prefix, ways) in SETS {
-            let set = Set {
-                folder: place.path("."),
-                prefix: prefix.to_owned(),
-                shards: len / SHARD,
-                bound: bound(memory),
-            };
-            for shard in 0..set.shards {
-                place.make(&set.name(shard), SHARD)?;
-            }
-            for &way in ways {
-                let side = KernelSide::start(&settings.helper, place.guard(), memory, None)?;
-                sides.push((way, set.clone(), Rc::new(RefCell::new(side))));
-            }
-        }
-        let place = Rc::new(place);
-        let matches = ROWS.iter().map(|row| {
-            let mut one = Match::default();
-            for &(way, variant) in row.ways {
-                let side = sides.iter().find(|(of, ..)| *of == way);
-                let (_, set, side) = side.expect("each way has a process");
-                let turn = Turn {
-                    side: Rc::clone(side),
-                    load: Load {
-                        set: set.clone(),
-                        way,
-                        shape: row.shape,
-                        until: Until::seconds(settings.seconds),
-                    },
-                    is_warm: false,
-                    _place: Rc::clone(&place),
-                };
-                one.add(row.name, variant, Work::pass(1, row.unit, turn));
-            }
-            one.ratios = row.ratios.to_vec();
-            one
-        });
-        Ok(Plan {
-            matches: matches.collect(),
-            place: Some(describe),
-            notes: vec![format!(
-                "the set has {} MiB, each process {} MiB, of which our cache has {}",
-                len >> 20,
-                memory >> 20,
-                bound(memory) >> 20
-            )],
-        })
-    }
-}
-
-/// Turns of one process with one shape. The process ends before its files go.
-struct Turn {
-    side: Rc<RefCell<KernelSide>>,
-    load: Load,
-    is_warm: bool,
-    _place: Rc<Place>,
-}
-
-impl Turn {
-    /// What is read before the first turn: until a cache has what it will have.
-    fn warm_up(&self) -> Until {
-        let samples = self.load.set.shards * SHARD / PAGE as u64;
-        let (reads, turns) = match self.load.shape {
-            // The memory is full of others' samples. Hot ones come nine times in ten.
-            Shape::Hot => (2 * samples, 20.0),
-            Shape::Uniform | Shape::Cached => (samples, 20.0),
-            Shape::Epochs => (u64::MAX, 1.0),
-        };
-        Until {
-            seconds: turns * self.load.until.seconds,
-            reads,
-        }
-    }
-}
-
-impl Pass for Turn {
-    fn prepare(&mut self) -> io::Result<()> {
-        if std::mem::replace(&mut self.is_warm, true) {
-            return Ok(());
-        }
-        let uncached = matches!(self.load.way, Way::DirectBatches | Way::DirectDepth);
-        if uncached {
-            return Ok(());
-        }
-        let warm_up = Load {
-            until: self.warm_up(),
-            ..self.load.clone()
-        };
-        self.side.borrow_mut().load(warm_up).map(drop)
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let result = self.side.borrow_mut().load(self.load.clone())?;
-        Ok(outcome(&result, self.load.shape))
-    }
-}
-
-fn outcome(result: &RandomResult, shape: Shape) -> Outcome {
-    let bytes = result.reads * request(shape) as u64;
-    let value = match shape {
-        Shape::Epochs => bytes as f64 / 1e6 / result.cost.seconds,
-        _ => result.reads as f64 / result.cost.seconds,
+    let len = FILE_PER_MEMORY * memory;
+    let trace = Trace {
+        cached: (bound(memory) / 2 / PAGE as u64) as u32,
+        ..Trace::new(1, len, SEED)
     };
-    Outcome {
-        value,
-        cost: Some((result.cost, bytes)),
-        device: Some((result.misses * PAGE as u64) as f64 / bytes as f64),
-        latency: Some(result.latency),
-        ..Outcome::plain(value)
+    let mapping = |advised| Way::Mapping { advised };
+    let ours = Way::Ours {
+        bound: bound(memory),
+    };
+    // The sets, and who reads each, a process for each list: pages that one process has in the kernel's cache do not count
+    // in another's cgroup.
+    let sets: [(&str, &[&[_]]); 3] = [
+        (
+            "shard",
+            &[
+                &[(OURS, ours)],
+                &[(DIRECT_BATCHES, Way::Ring { direct: true })],
+                &[(DIRECT_DEPTH, Way::Depth(MANY))],
+            ],
+        ),
+        (
+            "shard-mapped",
+            &[&[
+                (KERNEL_RANDOM, mapping(true)),
+                (KERNEL_DEFAULT, mapping(false)),
+            ]],
+        ),
+        ("shard-of-pread", &[&[(BUFFERED, Way::Pread)]]),
+    ];
+    let place = Place::on_disk(settings, memory, sets.len() as u64 * len)?;
+    let mut sources = Vec::new();
+    for (prefix, processes) in sets {
+        let mut set = Set {
+            paths: Vec::new(),
+            each: SHARD,
+        };
+        for shard in 0..len / SHARD {
+            let name = format!("{prefix}-{shard:04}");
+            place.make(&name, SHARD)?;
+            set.paths.push(place.path(&name));
+        }
+        for ways in processes {
+            let side = KernelSide::start(&settings.helper, place.guard(), memory, Some(trace))?;
+            let side = Rc::new(RefCell::new(side));
+            for &(variant, way) in *ways {
+                let source = Source::kernel(1, None, &side, (set.clone(), way));
+                sources.push((variant, way, source));
+            }
+        }
     }
+    let samples = u64::from(trace.pages);
+    // Reads before the first turn, until a cache is as full as it will be, and turns at most. Hot samples come
+    // nine times in ten.
+    #[rustfmt::skip]
+    let shapes = [
+        (Shape::Uniform, "uniform", "load 64 samples of 4 KiB, uniform", samples, 20.0),
+        (Shape::Hot, "hot", "load 64 samples of 4 KiB, 90 of 100 of a tenth", 2 * samples, 20.0),
+        (Shape::Cached, "batch", "load 64 samples of 4 KiB, cached", samples, 20.0),
+        (Shape::Epochs, "epoch", "pass over all shards by 256 KiB, in an order at random", u64::MAX, 1.0),
+    ];
+    let mut matches = Vec::new();
+    for (shape, id, name, reads, turns) in shapes {
+        let (mapped, len, at_once) = match shape {
+            Shape::Epochs => (KERNEL_DEFAULT, PIECE, 1),
+            _ => (KERNEL_RANDOM, PAGE, MANY),
+        };
+        let mut variants = vec![OURS, DIRECT_BATCHES, DIRECT_DEPTH, mapped, BUFFERED];
+        variants.retain(|variant| at_once > 1 || *variant != DIRECT_BATCHES);
+        let mut one = Match::default();
+        for variant in variants {
+            let source = sources.iter().find(|(of, ..)| *of == variant);
+            let (_, way, source) = source.expect("each variant has a source");
+            let warm_up = Until {
+                seconds: turns * settings.seconds,
+                reads,
+            };
+            // The memory is full of another shape's samples.
+            let source = source.warming_up((!way.is_direct()).then_some(warm_up));
+            let read = Read {
+                at_once,
+                device: true,
+                ..Read::new(shape, len, settings.seconds)
+            };
+            one.add(name, variant, source.work(read));
+        }
+        ratios! { one;
+            format!("loader_{id}_vs_mmap") => OURS / mapped;
+            format!("loader_{id}_vs_pread") => OURS / BUFFERED;
+        }
+        match shape {
+            Shape::Epochs => ratios! { one; "loader_epoch_vs_direct" => OURS / DIRECT_DEPTH; },
+            Shape::Cached => ratios! { one;
+                "loader_batch_vs_direct" => 0 / 1, or(0, 2);
+                "loader_batch_p99_vs_mmap" => OURS / mapped, of_p99();
+            },
+            _ => ratios! { one;
+                format!("loader_{id}_vs_direct") => 0 / 1, or(0, 2), at_least(if id == "hot" { 1.1 } else { 0.8 });
+                format!("loader_{id}_p99_vs_direct") => OURS / DIRECT_BATCHES, of_p99();
+            },
+        }
+        matches.push(one);
+    }
+    Ok(Plan {
+        matches,
+        place: Some(place.describe()),
+        holds: vec![Rc::new(place)],
+        notes: vec![format!(
+            "the set has {} MiB, each process {} MiB, of which our cache has {}",
+            len >> 20,
+            memory >> 20,
+            bound(memory) >> 20
+        )],
+    })
 }

@@ -14,172 +14,108 @@
 //!
 //! Reads of 4, 8 and 16 KiB beside the bare copy of the same bytes show what is around the copy.
 
-use std::fs;
-use std::hint::black_box;
-use std::io;
+use std::iter::repeat_with;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::thread;
 
-use super::{KERNEL, KERNEL_MMAP, OURS};
-use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
+use crate::cases::prelude::*;
 use crate::copies::{Call, beside_copy, shared_handle};
-use crate::error::BenchError;
-use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
+use crate::files::{Ours, kernel_file};
 use crate::mapped::{Kernels, copy};
-use crate::settings::Settings;
 
-/// See the module.
-pub(crate) struct Pread;
+/// Beside the kernel: row, ratios, bytes of a read, aim.
+const BESIDE_KERNEL: [(&str, &str, usize, f64); 2] = [
+    ("pread 4 KiB", "pread4k", PAGE, 5.0),
+    ("pread 64 B", "pread64", 64, 10.0),
+];
 
-/// Reads beside their copies: name, ratio, what it is to reach, and pages.
+/// Reads beside their copies: row, ratio, aim, and pages.
 const BESIDE_COPY: [(&str, &str, f64, usize); 3] = [
     ("pread 4 KiB", "pread4k_vs_copy", 0.9, 1),
     ("pread 8 KiB", "pread8k_vs_copy", 0.7, 2),
     ("pread 16 KiB", "pread16k_vs_copy", 0.7, 4),
 ];
 
-/// Crowds that read one page: name, ratio, what it is to reach, and bytes of a read.
+/// Crowds that read one page: row, ratio, aim, and bytes of a read.
 const CROWDS: [(&str, &str, f64, usize); 2] = [
     ("pread 4 KiB, crowd", "pread4k_crowd_vs_threads", 0.7, PAGE),
     ("pread 64 B, crowd", "pread64_crowd_vs_threads", 0.5, 64),
 ];
 
-impl Case for Pread {
-    fn name(&self) -> &'static str {
-        "pread"
-    }
-
-    fn about(&self) -> &'static str {
-        "reads of 4 KiB and 64 bytes at offset 0 of a file in memory, and of one page by all threads"
-    }
-
-    fn takes(&self, quick: bool) -> u32 {
-        if quick { 20 } else { 140 }
-    }
-
-    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
-        let files = Ours::new()?;
-        let mut matches = vec![
-            against_kernel(
-                &files,
-                ("pread 4 KiB", PAGE),
-                RatioPlan::new("pread4k_vs_kernel", 0, 1).at_least(5.0),
-                "pread4k_vs_mmap",
-            )?,
-            against_kernel(
-                &files,
-                ("pread 64 B", 64),
-                RatioPlan::new("pread64_vs_kernel", 0, 1).at_least(10.0),
-                "pread64_vs_mmap",
-            )?,
-        ];
-        for (name, ratio, least, pages) in BESIDE_COPY {
-            let row = (name, ratio, least);
-            matches.push(beside_copy(&files, row, Call::Read, pages * PAGE)?);
+pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
+    let files = Ours::new(false)?;
+    let mut matches = Vec::new();
+    for (name, id, len, least) in BESIDE_KERNEL {
+        let file = kernel_file(name)?;
+        let mapping = Kernels::new(&file, PAGE).setting_up(KERNEL_MMAP)?;
+        let mut one = Match::default();
+        let read = move |to: &mut [u8]| file.read_at(to, 0);
+        one.operations(name, OURS, ours(&files.file(name)?, len, 1));
+        one.operations(name, KERNEL, vec![reads(len, read)]);
+        let copied = move |to: &mut [u8]| copy(&mapping, to, black_box(0)).map(|()| len);
+        one.operations(name, KERNEL_MMAP, vec![reads(len, copied)]);
+        ratios! { one;
+            format!("{id}_vs_kernel") => OURS / KERNEL, at_least(least);
+            format!("{id}_vs_mmap") => OURS / KERNEL_MMAP;
         }
-        if settings.threads > 1 {
-            matches.push(scaling(&files, settings.threads)?);
-            let processors = thread::available_parallelism().map_or(1, usize::from);
-            let threads = settings.threads.max(processors);
-            for (name, ratio, least, len) in CROWDS {
-                matches.push(crowd(&files, (name, ratio, least), len, threads)?);
-            }
-            let row = ("pread 4 KiB, one handle", "shared_handle_scaling_2t");
-            matches.push(shared_handle(&files, row, PAGE)?);
-        }
-        Ok(Plan {
-            matches,
-            ..Plan::default()
-        })
+        matches.push(one);
     }
-}
-
-/// Beside the kernel's call, and a copy out of its mapping of the same file.
-fn against_kernel(
-    files: &Ours,
-    (name, len): (&'static str, usize),
-    vs_kernel: RatioPlan,
-    vs_mmap: &'static str,
-) -> Result<Match, BenchError> {
-    let file = kernel_file(name)?;
-    let mapping =
-        Kernels::new(&file, PAGE).map_err(|error| BenchError::setup(KERNEL_MMAP, error))?;
-    let mut one = Match::default();
-    let mut add = |variant, worker| one.add(name, variant, Work::Operations(vec![worker]));
-    let ours = add(OURS, ours(files.file(name)?, len));
-    let kernel = add(KERNEL, kernel(file, len));
-    let mmap = add(KERNEL_MMAP, mapped(mapping, len));
-    one.ratios = vec![
-        vs_kernel.between(ours, kernel),
-        RatioPlan::new(vs_mmap, ours, mmap),
-    ];
-    Ok(one)
+    for (name, ratio, least, pages) in BESIDE_COPY {
+        let row = (name, ratio, least);
+        let calls = (Call::Read, Call::CopyOut);
+        matches.push(beside_copy(&files, row, calls, pages * PAGE)?);
+    }
+    if settings.threads > 1 {
+        matches.push(scaling(&files, settings.threads)?);
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let threads = settings.threads.max(processors);
+        for (name, ratio, least, len) in CROWDS {
+            let (file, mut one) = (files.file(name)?, Match::default());
+            one.operations(name, OURS, ours(&file, len, 4 * threads));
+            one.operations(name, OURS, ours(&file, len, threads));
+            ratios! { one; ratio => 0 / 1, at_least(least); }
+            matches.push(one);
+        }
+        let row = ("pread 4 KiB, one handle", "shared_handle_scaling_2t");
+        matches.push(shared_handle(&files, row, PAGE)?);
+    }
+    Ok(matches.into())
 }
 
 /// One page, one thread and several, beside a bare copy of one page by as many.
 fn scaling(files: &Ours, threads: usize) -> Result<Match, BenchError> {
     let file = files.file("same-folio")?;
     let page: Arc<PageBuf> = PageBuf::new().into();
-    let read = |threads| Contestant {
-        name: "pread 4 KiB, same folio",
-        variant: OURS,
-        work: Work::Operations(
-            (0..threads)
-                .map(|_| ours(Arc::clone(&file), PAGE))
-                .collect(),
-        ),
-    };
-    let copy = |threads| Contestant {
-        name: "copy 4 KiB, same page",
-        variant: "memcpy",
-        work: Work::Operations((0..threads).map(|_| memcpy(Arc::clone(&page))).collect()),
-    };
-    let mut scaling = RatioPlan::new("pread_samefolio_scaling", 2, 0).at_least(0.95);
-    scaling.divisor = Some((3, 1));
-    Ok(Match {
-        contestants: vec![read(1), copy(1), read(threads), copy(threads)],
-        ratios: vec![scaling, RatioPlan::new("memcpy_scaling", 3, 1)],
-        ..Match::default()
-    })
+    let mut one = Match::default();
+    for threads in [1, threads] {
+        let file = ours(&file, PAGE, threads);
+        one.operations("pread 4 KiB, same folio", OURS, file);
+        let copies = repeat_with(|| memcpy(Arc::clone(&page))).take(threads);
+        one.operations("copy 4 KiB, same page", "memcpy", copies.collect());
+    }
+    ratios! { one;
+        "pread_samefolio_scaling" => 2 / 0, over((3, 1)), at_least(0.95);
+        "memcpy_scaling" => 3 / 1;
+    }
+    Ok(one)
 }
 
-/// One page, read by `threads` threads and by four times as many.
-fn crowd(
-    files: &Ours,
-    (name, ratio, least): (&'static str, &'static str, f64),
+/// Threads that read the first bytes of one file of ours.
+fn ours(file: &Arc<foliocache::File>, len: usize, threads: usize) -> Vec<Box<dyn Worker>> {
+    let reader = || {
+        let file = Arc::clone(file);
+        reads(len, move |to| Ok(file.read_at(to, 0)?))
+    };
+    repeat_with(reader).take(threads).collect()
+}
+
+/// Reads of `len` bytes, over and over; `read` returns how many it has read.
+fn reads(
     len: usize,
-    threads: usize,
-) -> Result<Match, BenchError> {
-    let file = files.file(name)?;
-    let read = |threads| Contestant {
-        name,
-        variant: OURS,
-        work: Work::Operations((0..threads).map(|_| ours(Arc::clone(&file), len)).collect()),
-    };
-    Ok(Match {
-        contestants: vec![read(4 * threads), read(threads)],
-        ratios: vec![RatioPlan::new(ratio, 0, 1).at_least(least)],
-        ..Match::default()
-    })
-}
-
-fn ours(file: Arc<foliocache::File>, len: usize) -> Box<dyn Worker> {
+    read: impl Fn(&mut [u8]) -> std::io::Result<usize> + Send + 'static,
+) -> Box<dyn Worker> {
     let mut page = PageBuf::new();
-    repeat(move || {
-        let read = file.read_at(black_box(&mut page.0[..len]), 0);
-        whole(read.map_err(io::Error::from)?, len)
-    })
-}
-
-fn kernel(file: Arc<fs::File>, len: usize) -> Box<dyn Worker> {
-    let mut page = PageBuf::new();
-    repeat(move || whole(file.read_at(black_box(&mut page.0[..len]), 0)?, len))
-}
-
-fn mapped(mapping: Kernels, len: usize) -> Box<dyn Worker> {
-    let mut page = PageBuf::new();
-    repeat(move || copy(&mapping, black_box(&mut page.0[..len]), black_box(0)))
+    repeat(move || whole(read(black_box(&mut page.0[..len]))?, len))
 }
 
 fn memcpy(from: Arc<PageBuf>) -> Box<dyn Worker> {

@@ -12,126 +12,79 @@
 //! what is around the copy.
 
 use foliocache_sys::usercopy;
-use std::fs;
-use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
-use super::{KERNEL, OURS};
-use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
+use crate::cases::prelude::*;
 use crate::copies::{Call, beside_copy};
-use crate::error::BenchError;
-use crate::files::{Ours, PAGE, PageBuf, kernel_file, whole};
+use crate::files::{Ours, kernel_file};
 use crate::ratio::Target;
-use crate::settings::Settings;
-
-/// See the module.
-pub(crate) struct Pwrite;
 
 const NAME: &str = "pwrite 4 KiB";
+const HANDLERS: &str = "foliocache, handlers";
+const PREFAULT: &str = "foliocache, handlers, prefault";
 
-/// Writes beside their copies: name, ratio, what it is to reach, and pages.
+/// Writes beside their copies: row, ratio, aim, and pages.
 const BESIDE_COPY: [(&str, &str, f64, usize); 3] = [
     (NAME, "pwrite_vs_copy", 0.8, 1),
     ("pwrite 8 KiB", "pwrite8k_vs_copy", 0.7, 2),
     ("pwrite 16 KiB", "pwrite16k_vs_copy", 0.7, 4),
 ];
 
-impl Case for Pwrite {
-    fn name(&self) -> &'static str {
-        "pwrite"
+pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
+    let files = Ours::new(false)?;
+    let mut matches = vec![
+        against_kernel(&files, 1, "pwrite_vs_kernel", Some(6.0))?,
+        order_of_faulting_in()?,
+    ];
+    for (name, ratio, least, pages) in BESIDE_COPY {
+        let row = (name, ratio, least);
+        let calls = (Call::Write, Call::CopyIn);
+        matches.push(beside_copy(&files, row, calls, pages * PAGE)?);
     }
-
-    fn about(&self) -> &'static str {
-        "overwrites of 4 KiB at offset 0 of a file in memory, as will-it-scale's pwrite1"
+    if settings.threads > 1 {
+        let ratio = "pwrite_threads_vs_kernel";
+        matches.push(against_kernel(&files, settings.threads, ratio, None)?);
     }
-
-    fn takes(&self, quick: bool) -> u32 {
-        if quick { 10 } else { 80 }
-    }
-
-    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
-        let files = Ours::new()?;
-        let mut matches = vec![
-            against_kernel(&files, 1, "pwrite_vs_kernel", Some(Target::AtLeast(6.0)))?,
-            order_of_faulting_in()?,
-        ];
-        for (name, ratio, least, pages) in BESIDE_COPY {
-            let row = (name, ratio, least);
-            matches.push(beside_copy(&files, row, Call::Write, pages * PAGE)?);
-        }
-        if settings.threads > 1 {
-            let name = "pwrite_threads_vs_kernel";
-            matches.push(against_kernel(&files, settings.threads, name, None)?);
-        }
-        Ok(Plan {
-            matches,
-            ..Plan::default()
-        })
-    }
+    Ok(matches.into())
 }
 
+/// Each thread in a file of its own.
 fn against_kernel(
     files: &Ours,
     threads: usize,
-    name: &'static str,
-    target: Option<Target>,
+    ratio: &str,
+    least: Option<f64>,
 ) -> Result<Match, BenchError> {
-    let each = || 0..threads;
-    let ours: Result<_, BenchError> = each()
-        .map(|thread| Ok(ours(files.file(&format!("{name}-{thread}"))?)))
-        .collect();
-    let kernel: Result<_, BenchError> = each()
-        .map(|thread| Ok(kernel(kernel_file(&format!("{name}-{thread}"))?)))
-        .collect();
-    Ok(Match {
-        contestants: vec![contestant(OURS, ours?), contestant(KERNEL, kernel?)],
-        ratios: vec![RatioPlan {
-            target,
-            ..RatioPlan::new(name, 0, 1)
-        }],
-        ..Match::default()
-    })
+    let (mut ours, mut kernels) = (Vec::new(), Vec::new());
+    for thread in 0..threads {
+        let name = format!("{ratio}-{thread}");
+        let (file, kernel) = (files.file(&name)?, kernel_file(&name)?);
+        ours.push(writes(move |page| Ok(file.write_at(&page.0, 0)?)));
+        kernels.push(writes(move |page| kernel.write_at(&page.0, 0)));
+    }
+    let mut one = Match::default();
+    one.operations(NAME, OURS, ours);
+    one.operations(NAME, KERNEL, kernels);
+    ratios! { one; ratio => OURS / KERNEL, at_least(least); }
+    Ok(one)
 }
 
 fn order_of_faulting_in() -> Result<Match, BenchError> {
-    let files = Ours::with_fault_handlers()?;
-    let file = files.file("order-of-faulting-in")?;
-    Ok(Match {
-        contestants: vec![
-            contestant("foliocache, handlers", vec![ours(Arc::clone(&file))]),
-            contestant("foliocache, handlers, prefault", vec![prefault(file)]),
-        ],
-        ratios: vec![RatioPlan {
-            target: Some(Target::NotWorse),
-            ..RatioPlan::new("pwrite_noprefault_vs_prefault", 0, 1)
-        }],
-        ..Match::default()
-    })
-}
-
-fn contestant(variant: &'static str, workers: Vec<Box<dyn Worker>>) -> Contestant {
-    Contestant {
-        name: NAME,
-        variant,
-        work: Work::Operations(workers),
-    }
-}
-
-fn ours(file: Arc<foliocache::File>) -> Box<dyn Worker> {
-    let page = PageBuf::new();
-    repeat(move || whole(file.write_at(&page.0, 0).map_err(io::Error::from)?, PAGE))
-}
-
-fn prefault(file: Arc<foliocache::File>) -> Box<dyn Worker> {
-    let page = PageBuf::new();
-    repeat(move || {
+    let file = Ours::new(true)?.file("order-of-faulting-in")?;
+    let (again, mut one) = (Arc::clone(&file), Match::default());
+    let plain = writes(move |page| Ok(file.write_at(&page.0, 0)?));
+    one.operations(NAME, HANDLERS, vec![plain]);
+    let prefault = writes(move |page| {
         usercopy::fault_in_readable(page.0.as_ptr(), PAGE);
-        whole(file.write_at(&page.0, 0).map_err(io::Error::from)?, PAGE)
-    })
+        Ok(again.write_at(&page.0, 0)?)
+    });
+    one.operations(NAME, PREFAULT, vec![prefault]);
+    ratios! { one; "pwrite_noprefault_vs_prefault" => HANDLERS / PREFAULT, aim(Target::NotWorse); }
+    Ok(one)
 }
 
-fn kernel(file: Arc<fs::File>) -> Box<dyn Worker> {
+/// Writes of a page, over and over; `write` returns how much it has written.
+fn writes(write: impl Fn(&PageBuf) -> io::Result<usize> + Send + 'static) -> Box<dyn Worker> {
     let page = PageBuf::new();
-    repeat(move || whole(file.write_at(&page.0, 0)?, PAGE))
+    repeat(move || whole(write(&page)?, PAGE))
 }

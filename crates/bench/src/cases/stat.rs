@@ -19,30 +19,23 @@
 //!
 //! References: half of the threads stat while the others take references of the same name and drop them, or
 //! of another path's. That a dentry has its count on a line that no look-up reads should make these the same.
-//! What the distance is worth is measured over a [model](crate::references) of both layouts. Only the stats are
+//! The worth of the distance is measured over a [model](crate::references) of both layouts. Only the stats are
 //! counted. Where two processors are two threads of one core they
 //! share its cache, and a line that goes to and fro between them costs next to nothing.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
-use super::{DIRFS_AS_USER, KERNEL, OURS_AS_USER};
-use crate::case::{Case, Contestant, Match, Plan, RatioPlan, Work, Worker, repeat};
-use crate::error::BenchError;
-use crate::names::{KernelTree, Make, Names, c_path};
-use crate::place::Random;
+use crate::cases::prelude::*;
+use crate::names::{KernelTree, KernelUser, Make, Names, c_path};
 use crate::references::{Chain, Path, Referenced};
-use crate::settings::Settings;
-
-/// See the module.
-pub(crate) struct Stat;
 
 const NAME: &str = "stat, six components";
 const MANY: &str = "stat, six components, 20,000 paths in 1,000 directories";
 const PRIVATE: &str = "stat, six components, each its own";
+const WALK: &str = "stat, walk only, beside references";
 const MODEL: &str = "stat, model of the lines read";
+const DISTURBED: &str = "stat, model of the lines read, beside references";
 
 /// Directories, and a file in the last of them.
 const PATH: &str = "usr/share/doc/packages/library-1.2.3/readme.txt";
@@ -57,67 +50,67 @@ const SEED: u64 = 45;
 /// Memory of each cache: room for all names.
 const MEMORY: u64 = 128 << 20;
 
-impl Case for Stat {
-    fn name(&self) -> &'static str {
-        "stat"
-    }
-
-    fn about(&self) -> &'static str {
-        "stats of cached files by paths of six components: one path, and 20,000 at random"
-    }
-
-    fn takes(&self, quick: bool) -> u32 {
-        if quick { 40 } else { 300 }
-    }
-
-    fn plan(&self, settings: &Settings) -> Result<Plan, BenchError> {
-        let tree = KernelTree::new(&settings.helper)?;
-        fill(&*tree)?;
-        fill_many(&*tree)?;
-        let memfs = in_memory()?;
-        fill_many(&*memfs)?;
-        let sides = Sides {
-            memfs: &memfs,
-            dirfs: &Names::over(&tree, MEMORY)?,
-            kernel: &tree,
-        };
-        let threads = settings.threads;
-        let mut matches = Vec::new();
-        for paths in [&vec![c_path(PATH)], &many_paths()] {
-            matches.push(sides.of(paths, 1)?);
-            if threads > 1 {
-                matches.push(sides.of(paths, threads)?);
+pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
+    let tree = KernelTree::new(&settings.helper)?;
+    fill(tree.path(), true)?;
+    let memfs = Names::new(MEMORY, None)?;
+    fill(&*memfs, true)?;
+    let dirfs = Names::new(MEMORY, Some(&tree))?;
+    let threads = settings.threads;
+    // The end of the names of ratios: two is the usual number of threads.
+    let of_threads = if threads == 2 { "_2t" } else { "_threads" };
+    let mut matches = Vec::new();
+    for (name, id, paths, aim) in [
+        (NAME, "stat", vec![c_path(PATH)], Some(10.0)),
+        (MANY, "stat_many", many_paths(), None),
+    ] {
+        for (threads, suffix, aim) in [(1, "", None), (threads, of_threads, aim)] {
+            if threads == 1 && !suffix.is_empty() {
+                continue;
             }
+            let mut one = Match {
+                suffix,
+                ..Match::default()
+            };
+            for (variant, names) in [(OURS_AS_USER, &memfs), (DIRFS_AS_USER, &dirfs)] {
+                one.operations(name, variant, ours(|_| names, &paths, threads)?);
+            }
+            let kernel = set_up("the top of a tree", || {
+                let each = (0..threads).map(|thread| {
+                    let user = KernelUser::at(tree.path())?;
+                    let mut paths = Round::new(&paths, thread);
+                    Ok(repeat(move || user.stat(paths.next())))
+                });
+                each.collect()
+            })?;
+            one.operations(name, KERNEL, kernel);
+            ratios! { one;
+                format!("{id}_vs_kernel") => OURS_AS_USER / KERNEL, at_least(aim);
+                format!("{id}_dirfs_vs_kernel") => DIRFS_AS_USER / KERNEL;
+            }
+            matches.push(one);
         }
-        if threads > 1 {
-            matches.push(scaling(&memfs, threads)?);
-            matches.push(references(threads)?);
-            matches.push(layouts(threads));
-        }
-        Ok(Plan {
-            matches,
-            ..Plan::default()
-        })
     }
+    if threads > 1 {
+        matches.extend([
+            scaling(&memfs, threads, of_threads)?,
+            references(threads)?,
+            layouts(threads),
+        ]);
+    }
+    Ok(Plan {
+        holds: vec![Rc::new(tree)],
+        ..matches.into()
+    })
 }
 
-/// Makes the one file and what is above it.
-fn fill(tree: &impl Make) -> Result<(), BenchError> {
-    let made = || {
-        for (end, _) in PATH.match_indices('/') {
-            tree.dir(&PATH[..end])?;
-        }
-        tree.file(PATH)
-    };
-    made().map_err(|error| BenchError::setup(PATH, error))
-}
-
-/// Makes the others.
-fn fill_many(tree: &impl Make) -> Result<(), BenchError> {
-    let made = || {
+/// Makes the one file and what is above it, and the many.
+fn fill(tree: &(impl Make + ?Sized), many: bool) -> Result<(), BenchError> {
+    set_up("a tree of files", || {
         let mut last = String::new();
-        for path in tree_paths() {
-            for (end, _) in path.match_indices('/').skip(2) {
+        let many = many.then(tree_paths).into_iter().flatten();
+        for path in std::iter::once(PATH.to_owned()).chain(many) {
+            for (end, _) in path.match_indices('/') {
                 // Each directory before the first file in it.
                 if !last.starts_with(&path[..=end]) {
                     tree.dir(&path[..end])?;
@@ -127,8 +120,7 @@ fn fill_many(tree: &impl Make) -> Result<(), BenchError> {
             last = path;
         }
         Ok(())
-    };
-    made().map_err(|error: io::Error| BenchError::setup("a tree of files", error))
+    })
 }
 
 /// 20,000 paths below `usr/share`, directory by directory.
@@ -148,183 +140,74 @@ fn many_paths() -> Vec<CString> {
     paths.iter().map(|path| c_path(path)).collect()
 }
 
-fn in_memory() -> Result<Arc<Names>, BenchError> {
-    let names = Names::memory(MEMORY)?;
-    fill(&*names)?;
-    Ok(names)
-}
-
-/// Who is compared.
-struct Sides<'a> {
-    memfs: &'a Arc<Names>,
-    dirfs: &'a Arc<Names>,
-    kernel: &'a KernelTree,
-}
-
-impl Sides<'_> {
-    /// Stats of each of the paths, by so many threads.
-    fn of(&self, paths: &[CString], threads: usize) -> Result<Match, BenchError> {
-        let names = RatioNames::of(paths.len(), threads);
-        let name = if paths.len() > 1 { MANY } else { NAME };
-        let mut one = Match::default();
-        let mut add = |variant, workers| one.add(name, variant, Work::Operations(workers));
-        let memfs = add(OURS_AS_USER, ours(self.memfs, paths, threads)?);
-        let dirfs = add(DIRFS_AS_USER, ours(self.dirfs, paths, threads)?);
-        let kernel = add(KERNEL, kernel(self.kernel, paths, threads)?);
-        one.ratios = vec![
-            names.vs_kernel.between(memfs, kernel),
-            RatioPlan::new(names.dirfs_vs_kernel, dirfs, kernel),
-        ];
-        Ok(one)
-    }
-}
-
-/// What ratios of stats are called: two are the usual case of several threads.
-struct RatioNames {
-    vs_kernel: RatioPlan,
-    dirfs_vs_kernel: &'static str,
-}
-
-impl RatioNames {
-    fn of(paths: usize, threads: usize) -> Self {
-        let (vs_kernel, dirfs_vs_kernel) = match (paths, threads) {
-            (1, 1) => ("stat_vs_kernel", "stat_dirfs_vs_kernel"),
-            (1, 2) => ("stat_vs_kernel_2t", "stat_dirfs_vs_kernel_2t"),
-            (1, _) => ("stat_vs_kernel_threads", "stat_dirfs_vs_kernel_threads"),
-            (_, 1) => ("stat_many_vs_kernel", "stat_many_dirfs_vs_kernel"),
-            (_, 2) => ("stat_many_vs_kernel_2t", "stat_many_dirfs_vs_kernel_2t"),
-            _ => (
-                "stat_many_vs_kernel_threads",
-                "stat_many_dirfs_vs_kernel_threads",
-            ),
-        };
-        let vs_kernel = RatioPlan::new(vs_kernel, 0, 0);
-        Self {
-            vs_kernel: match (paths, threads) {
-                (1, 2..) => vs_kernel.at_least(10.0),
-                _ => vs_kernel,
-            },
-            dirfs_vs_kernel,
-        }
-    }
+/// Threads of ours, each with the file system of its number.
+fn ours<'a>(
+    names: impl Fn(usize) -> &'a Arc<Names>,
+    paths: &[CString],
+    threads: usize,
+) -> Result<Vec<Box<dyn Worker>>, BenchError> {
+    set_up("the top of a tree", || {
+        let each = (0..threads).map(|thread| {
+            let (user, mut paths) = (names(thread).user("")?, Round::new(paths, thread));
+            Ok(repeat(move || {
+                user.stat(OsStr::from_bytes(paths.next().to_bytes()))
+            }))
+        });
+        each.collect()
+    })
 }
 
 /// One file, one thread and several, beside as many threads with a file system each.
-fn scaling(shared: &Arc<Names>, threads: usize) -> Result<Match, BenchError> {
-    let own: Vec<_> = (0..threads)
-        .map(|_| in_memory())
-        .collect::<Result<_, _>>()?;
+fn scaling(shared: &Arc<Names>, threads: usize, suffix: &'static str) -> Result<Match, BenchError> {
+    let mut own = Vec::new();
+    for _ in 0..threads {
+        own.push(Names::new(MEMORY, None)?);
+        fill(&**own.last().expect("just added"), false)?;
+    }
     let path = [c_path(PATH)];
-    let private = |threads: usize| -> Result<_, BenchError> {
-        let each = own[..threads].iter().map(|names| stat(names, &path, 0));
-        let each = each.collect::<Result<_, _>>()?;
-        Ok(contestant(PRIVATE, OURS_AS_USER, each))
-    };
-    let (name, private_name) = match threads {
-        2 => ("stat_scaling_2t", "stat_private_scaling_2t"),
-        _ => ("stat_scaling_threads", "stat_private_scaling_threads"),
-    };
-    let mut scaling = RatioPlan::new(name, 2, 0).at_least(0.95);
-    scaling.divisor = Some((3, 1));
-    Ok(Match {
-        contestants: vec![
-            contestant(NAME, OURS_AS_USER, ours(shared, &path, 1)?),
-            private(1)?,
-            contestant(NAME, OURS_AS_USER, ours(shared, &path, threads)?),
-            private(threads)?,
-        ],
-        ratios: vec![scaling, RatioPlan::new(private_name, 3, 1)],
+    let mut one = Match {
+        suffix,
         ..Match::default()
-    })
+    };
+    for threads in [1, threads] {
+        one.operations(NAME, OURS_AS_USER, ours(|_| shared, &path, threads)?);
+        let private = ours(|thread| &own[thread], &path, threads)?;
+        one.operations(PRIVATE, OURS_AS_USER, private);
+    }
+    ratios! { one;
+        "stat_scaling" => 2 / 0, over((3, 1)), at_least(0.95);
+        "stat_private_scaling" => 3 / 1;
+    }
+    Ok(one)
 }
 
 /// Stats of cached names while others take references of the last one, or of another.
 fn references(threads: usize) -> Result<Match, BenchError> {
     let (path, other) = (Path::new(PATH)?, Path::new(PATH)?);
-    let name = "stat, walk only, beside references";
-    Ok(Match {
-        contestants: vec![
-            contestant(name, "of it", beside_references(&path, &path, threads)),
-            contestant(
-                name,
-                "of another",
-                beside_references(&path, &other, threads),
-            ),
-        ],
-        ratios: vec![RatioPlan::new("stat_beside_references", 0, 1)],
-        ..Match::default()
-    })
+    let mut one = Match::default();
+    for (variant, referenced) in [("of it", &path), ("of another", &other)] {
+        one.operations(WALK, variant, beside_references(&path, referenced, threads));
+    }
+    ratios! { one; "stat_beside_references" => 0 / 1; }
+    Ok(one)
 }
 
 /// The lines that such a stat reads, with the count among them and apart; and without those references.
 fn layouts(threads: usize) -> Match {
+    let (among, apart) = ("count among", "count apart");
     let packed = Chain::<false>::new(PATH);
     let split = Chain::<true>::new(PATH);
-    let disturbed = "stat, model of the lines read, beside references";
-    let packed_beside = beside_references(&packed, &packed, threads);
-    let split_beside = beside_references(&split, &split, threads);
-    Match {
-        contestants: vec![
-            contestant(disturbed, "count among", packed_beside),
-            contestant(disturbed, "count apart", split_beside),
-            contestant(MODEL, "count among", vec![walker(&packed)]),
-            contestant(MODEL, "count apart", vec![walker(&split)]),
-        ],
-        ratios: vec![
-            RatioPlan::new("stat_split_vs_packed", 1, 0),
-            RatioPlan::new("stat_split_vs_packed_alone", 3, 2),
-        ],
-        ..Match::default()
+    let mut one = Match::default();
+    let beside = beside_references(&packed, &packed, threads);
+    one.operations(DISTURBED, among, beside);
+    one.operations(DISTURBED, apart, beside_references(&split, &split, threads));
+    one.operations(MODEL, among, vec![walker(&packed)]);
+    one.operations(MODEL, apart, vec![walker(&split)]);
+    ratios! { one;
+        "stat_split_vs_packed" => 1 / 0;
+        "stat_split_vs_packed_alone" => 3 / 2;
     }
-}
-
-fn contestant(
-    name: &'static str,
-    variant: &'static str,
-    workers: Vec<Box<dyn Worker>>,
-) -> Contestant {
-    Contestant {
-        name,
-        variant,
-        work: Work::Operations(workers),
-    }
-}
-
-fn ours(
-    names: &Arc<Names>,
-    paths: &[CString],
-    threads: usize,
-) -> Result<Vec<Box<dyn Worker>>, BenchError> {
-    (0..threads)
-        .map(|thread| stat(names, paths, thread))
-        .collect()
-}
-
-/// One path after another, over and over, of a list that begins elsewhere for each thread.
-fn stat(
-    names: &Arc<Names>,
-    paths: &[CString],
-    thread: usize,
-) -> Result<Box<dyn Worker>, BenchError> {
-    let user = names.user("");
-    let user = user.map_err(|error| BenchError::setup("the top of a tree", error))?;
-    let mut paths = Round::new(paths, thread);
-    Ok(repeat(move || {
-        user.stat(OsStr::from_bytes(paths.next().to_bytes()))
-    }))
-}
-
-fn kernel(
-    tree: &KernelTree,
-    paths: &[CString],
-    threads: usize,
-) -> Result<Vec<Box<dyn Worker>>, BenchError> {
-    let each = (0..threads).map(|thread| {
-        let (user, mut paths) = (tree.user("")?, Round::new(paths, thread));
-        Ok(repeat(move || user.stat(paths.next())))
-    });
-    let each: io::Result<_> = each.collect();
-    each.map_err(|error| BenchError::setup("the top of a tree", error))
+    one
 }
 
 /// The paths of a list, over and over.

@@ -168,24 +168,30 @@ fn sections_go_into_a_document() {
 fn a_document_that_is_broken_stays_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("performance.md");
-    std::fs::write(&path, "<!-- bench pread -->\n").unwrap();
+    std::fs::write(&path, "<!-- bench pwrite -->\n").unwrap();
     let output = path.to_str().unwrap();
-    let done = bench(&[&["pread", "--markdown", "--output", output], &TINY[..]].concat());
+    let done = bench(
+        &[
+            &["pwrite", "--markdown", "--threads", "1", "--output", output],
+            &TINY[..],
+        ]
+        .concat(),
+    );
     assert_eq!(done.status.code(), Some(1));
     let said = text(&done.stderr);
     assert!(said.contains("cannot write the report to "), "{said}");
     assert_eq!(
         std::fs::read_to_string(&path).unwrap(),
-        "<!-- bench pread -->\n"
+        "<!-- bench pwrite -->\n"
     );
 }
 
 #[test]
 fn markdown_on_stdout_names_the_machine_and_no_folder() {
-    let done = bench(&[&["pread", "--markdown", "--threads", "1"], &TINY[..]].concat());
+    let done = bench(&[&["pwrite", "--markdown", "--threads", "1"], &TINY[..]].concat());
     assert!(done.status.success(), "{}", text(&done.stderr));
     let printed = text(&done.stdout);
-    assert!(printed.starts_with("<!-- bench pread -->\n"), "{printed}");
+    assert!(printed.starts_with("<!-- bench pwrite -->\n"), "{printed}");
     assert!(
         printed.contains(" CPUs, ") && printed.contains("; tmpfs; "),
         "{printed}"

@@ -1,24 +1,20 @@
 //! The tree of small files, ours over it, and the process that changes its files.
 
 use foliocache::{Cache, Directory};
-use foliocache_sys::dir;
-use foliocache_sys::fd::{self, OFlags, OwnedFd};
+use foliocache_sys::fd::{OFlags, OwnedFd};
+use foliocache_sys::{dir, fd};
 use std::ffi::CString;
-use std::fs;
-use std::hint::black_box;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use super::LEN;
-use crate::case::{Outcome, Pass};
 use crate::cases::create::Ours;
-use crate::files::whole;
+use crate::cases::prelude::*;
 use crate::latency::Latency;
-use crate::place::{Folder, Random};
 
 /// Longest that a change from outside may stay unseen before the case fails.
 const UNSEEN: Duration = Duration::from_secs(30);
@@ -26,17 +22,15 @@ const UNSEEN: Duration = Duration::from_secs(30);
 /// A tree of files that stays.
 pub(super) struct Tree {
     pub(super) path: PathBuf,
-    /// What the kernel starts from.
+    /// The descriptor from which the kernel's side starts.
     pub(super) fd: OwnedFd,
     pub(super) dirs: usize,
     /// Paths from the top, and the same for the kernel.
     pub(super) names: Vec<(String, CString)>,
-    /// Goes last.
-    _folder: Arc<Folder>,
 }
 
 impl Tree {
-    pub(super) fn new(folder: &Arc<Folder>, dirs: usize, files: usize) -> io::Result<Arc<Tree>> {
+    pub(super) fn new(folder: &Folder, dirs: usize, files: usize) -> io::Result<Rc<Tree>> {
         let path = folder.path().join("hot");
         let mut names = Vec::new();
         for dir in 0..dirs {
@@ -48,12 +42,11 @@ impl Tree {
             }
         }
         let fd = fd::open(&path, OFlags::PATH | OFlags::DIRECTORY, 0)?;
-        Ok(Arc::new(Tree {
+        Ok(Rc::new(Tree {
             path,
             fd,
             dirs,
             names,
-            _folder: folder.clone(),
         }))
     }
 
@@ -115,27 +108,24 @@ impl Drop for Outsider {
 
 /// Ours over a tree, made when it is first used: limits of descriptors are the process's.
 pub(super) struct Opened {
-    pub(super) ours: Ours,
-    pub(super) made: Option<(Directory, Cache)>,
+    ours: Ours,
+    made: Option<(Directory, Cache)>,
 }
 
 impl Opened {
+    pub(super) fn new(ours: Ours) -> Self {
+        Self { ours, made: None }
+    }
+
     /// With all files read once, in both caches.
     pub(super) fn warm(&mut self, tree: &Tree) -> io::Result<()> {
         if self.made.is_none() {
-            self.fresh(tree)?;
+            self.made = Some(self.ours.open(&tree.path)?);
             for (name, path) in &tree.names {
                 read_kernel(tree, path, LEN)?;
                 read(self.directory(), name, LEN)?;
             }
         }
-        Ok(())
-    }
-
-    /// With nothing cached.
-    pub(super) fn fresh(&mut self, tree: &Tree) -> io::Result<()> {
-        self.made = None;
-        self.made = Some(self.ours.open(&tree.path)?);
         Ok(())
     }
 
@@ -161,78 +151,61 @@ pub(super) fn read_kernel(tree: &Tree, name: &CString, len: usize) -> io::Result
     whole(read, len)
 }
 
+/// Whether a file that now begins with this is shown so, and with another time than before. The time is
+/// asked for first: opening the file may look at the source, and shows what `metadata` has not seen.
+fn is_seen(
+    directory: &Directory,
+    name: &str,
+    begins: &str,
+    before: SystemTime,
+) -> io::Result<bool> {
+    if directory.metadata(name)?.modified()? == before {
+        return Ok(false);
+    }
+    let mut bytes = [0; 32];
+    let bytes = &mut bytes[..begins.len()];
+    directory.open(name)?.read_at(bytes, 0)?;
+    Ok(bytes == begins.as_bytes())
+}
+
 /// How long changes from outside stay unseen.
-pub(super) struct Seen {
-    pub(super) tree: Arc<Tree>,
-    pub(super) ours: Opened,
-    pub(super) outsider: Outsider,
-}
-
-impl Seen {
-    /// Whether a file that now begins with this is shown so, and with another time than before. The time is
-    /// asked for first: opening the file may look at the source, and shows what `metadata` has not seen.
-    fn is_seen(&self, name: &str, begins: &str, before: SystemTime) -> io::Result<bool> {
-        let directory = self.ours.directory();
-        if modified(directory, name)? == before {
-            return Ok(false);
+pub(super) fn unseen(
+    tree: &Tree,
+    directory: &Directory,
+    outsider: &mut Outsider,
+) -> io::Result<Outcome> {
+    let mut names = tree.in_each_dir();
+    let (mut waiting, mut delays) = (Vec::new(), Vec::new());
+    loop {
+        // One more change, and a look at all that are not seen yet.
+        let next = names.next();
+        if let Some(name) = next {
+            let before = directory.metadata(name)?.modified()?;
+            let start = Instant::now();
+            waiting.push((name, outsider.change(name)?, before, start));
+        } else if waiting.is_empty() {
+            break;
         }
-        let mut bytes = [0; 32];
-        let bytes = &mut bytes[..begins.len()];
-        directory.open(name)?.read_at(bytes, 0)?;
-        Ok(bytes == begins.as_bytes())
-    }
-}
-
-/// When a file was modified, as ours shows it.
-fn modified(directory: &Directory, name: &str) -> io::Result<SystemTime> {
-    Ok(directory.metadata(name)?.modified()?)
-}
-
-impl Pass for Seen {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.ours.warm(&self.tree)
-    }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let tree = self.tree.clone();
-        let mut names = tree.in_each_dir();
-        let (mut waiting, mut delays) = (Vec::new(), Vec::new());
-        loop {
-            // One more change, and a look at all that are not seen yet.
-            let next = names.next();
-            if let Some(name) = next {
-                let before = modified(self.ours.directory(), name)?;
-                let start = Instant::now();
-                let begins = self.outsider.change(name)?;
-                waiting.push((name, begins, before, start));
-            } else if waiting.is_empty() {
-                break;
+        let mut unseen = Vec::new();
+        for (name, begins, before, start) in waiting {
+            if is_seen(directory, name, &begins, before)? {
+                delays.push(start.elapsed().as_secs_f64() * 1e3);
+            } else if start.elapsed() > UNSEEN {
+                return Err(io::Error::other("a change from outside is never seen"));
+            } else {
+                unseen.push((name, begins, before, start));
             }
-            let mut unseen = Vec::new();
-            for (name, begins, before, start) in waiting {
-                if self.is_seen(name, &begins, before)? {
-                    delays.push(start.elapsed().as_secs_f64() * 1e3);
-                } else if start.elapsed() > UNSEEN {
-                    return Err(io::Error::other("a change from outside is never seen"));
-                } else {
-                    unseen.push((name, begins, before, start));
-                }
-            }
-            waiting = unseen;
         }
-        delays.sort_by(f64::total_cmp);
-        let within = |permille: usize| {
-            let at = (delays.len() * permille).div_ceil(1000);
-            delays[at.saturating_sub(1)]
-        };
-        let us = |permille| within(permille) * 1e3;
-        Ok(Outcome {
-            latency: Some(Latency {
-                p50: us(500),
-                p99: us(990),
-                p99_9: us(999),
-            }),
-            ..Outcome::plain(within(990))
-        })
+        waiting = unseen;
     }
+    delays.sort_by(f64::total_cmp);
+    let within = |permille: usize| {
+        let at = (delays.len() * permille).div_ceil(1000);
+        delays[at.saturating_sub(1)]
+    };
+    Ok(Outcome::plain(within(990)).latency(Latency {
+        p50: within(500) * 1e3,
+        p99: within(990) * 1e3,
+        p99_9: within(999) * 1e3,
+    }))
 }

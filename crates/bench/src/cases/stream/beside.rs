@@ -1,12 +1,16 @@
-//! What uncached streams leave to others: a cached writer's rate, and a hot set.
+//! The effect of uncached streams on others: a cached writer's rate, and a hot set.
 
-use std::io;
-use std::rc::Rc;
-
-use super::{BESIDE, HOT, MEMORY_PER_HOT};
-use crate::case::{Match, Outcome, Pass, RatioPlan, Work};
+use crate::cases::prelude::*;
 use crate::file_bed::{By, FILE, FileBed};
 use crate::streams::{Shape, Time};
+
+/// The file of the writer beside the one that is measured.
+const BESIDE: &str = "data-beside";
+/// The hot set.
+const HOT: &str = "hot";
+
+/// The bound is so many times the hot set.
+pub(super) const MEMORY_PER_HOT: u64 = 2;
 
 /// A scan reads so many times the bound.
 const SCAN_PER_MEMORY: u64 = 10;
@@ -15,131 +19,87 @@ const SCAN_PER_MEMORY: u64 = 10;
 /// gets much more or much less than its share.
 const WRITERS_SECONDS: f64 = 2.0;
 
-/// A cached writer, beside another.
-pub(super) fn fairness(bed: &Rc<FileBed>, shape: Shape) -> Match {
-    let mut fairness = Match::default();
+pub(super) fn plan(bed: &Rc<FileBed>, shape: Shape, memory: u64) -> Result<[Match; 2], BenchError> {
+    bed.place.make(BESIDE, shape.len)?;
+    bed.place.make(HOT, memory / MEMORY_PER_HOT)?;
+    let (mut fairness, mut hot) = (Match::default(), Match::default());
     for (variant, beside_uncached) in [
         ("cached, beside an uncached writer", true),
         ("cached, beside a cached writer", false),
     ] {
         let bed = Rc::clone(bed);
-        let writers = Writers {
-            beside_uncached,
-            shape,
-            bed,
-        };
-        let work = Work::pass(1, "MB/s", writers);
-        fairness.add("write 64 KiB", variant, work);
+        let run = move || writers(&bed, beside_uncached, shape);
+        fairness.add("write 64 KiB", variant, Work::pass(1, "MB/s", run));
     }
-    let ratio = RatioPlan::new("fairness_cached_beside_uncached", 0, 1);
-    fairness.ratios = vec![ratio.at_least(0.8)];
-    fairness
-}
+    ratios! { fairness; "fairness_cached_beside_uncached" => 0 / 1, at_least(0.8); }
 
-/// What a scan leaves of other files.
-pub(super) fn hot_set(bed: &Rc<FileBed>, shape: Shape) -> Match {
-    let shape = Shape {
+    hot.exact = true;
+    let once = Shape {
         time: None,
         ..shape
     };
-    let mut hot = Match {
-        exact: true,
-        ..Match::default()
-    };
     for (variant, scan) in [("after an uncached scan", true), ("without a scan", false)] {
         let bed = Rc::clone(bed);
-        let work = Work::pass(shape.threads, "pages", HotSet { scan, shape, bed });
-        hot.add("hot set", variant, work);
+        let scan = if scan { SCAN_PER_MEMORY * memory } else { 0 };
+        let run = move || {
+            read_hot_set(&bed, once, memory)?;
+            hot_pages_after(scan, &bed, once)
+        };
+        hot.add("hot set", variant, Work::pass(shape.threads, "pages", run));
     }
-    hot.ratios = vec![RatioPlan::new("hot_set_kept", 0, 1).at_least(0.99)];
-    hot
+    ratios! { hot; "hot_set_kept" => 0 / 1, at_least(0.99); }
+    Ok([fairness, hot])
 }
 
 /// Two writers of ours, each in its file; the figure is that of the first, which is cached.
-struct Writers {
-    beside_uncached: bool,
-    shape: Shape,
-    bed: Rc<FileBed>,
+fn writers(bed: &FileBed, beside_uncached: bool, shape: Shape) -> io::Result<Outcome> {
+    bed.chill(FILE)?;
+    bed.chill(BESIDE)?;
+    let shape = Shape {
+        threads: 2,
+        len: 2 * shape.len,
+        time: shape.time.map(|time| Time {
+            seconds: (4.0 * time.seconds).min(WRITERS_SECONDS).max(time.seconds),
+            ..time
+        }),
+        ..shape
+    };
+    let mut writers = [
+        bed.ours(FILE, false, true, shape.request, 0)?,
+        bed.ours(BESIDE, beside_uncached, true, shape.request, shape.part())?,
+    ];
+    let streamed = shape.run(&mut writers, || Ok(()))?;
+    let (cost, bytes) = (streamed.cost, streamed.bytes());
+    Ok(Outcome::of_bytes(streamed.each[0], cost).cost(cost, bytes))
 }
 
-impl Pass for Writers {
-    fn prepare(&mut self) -> io::Result<()> {
-        self.bed.chill(FILE)?;
-        self.bed.chill(BESIDE)
+/// Reads the hot set twice, and nothing else is in the cache.
+fn read_hot_set(bed: &FileBed, shape: Shape, memory: u64) -> io::Result<()> {
+    [FILE, BESIDE, HOT]
+        .into_iter()
+        .try_for_each(|name| bed.chill(name))?;
+    let shape = Shape {
+        threads: 1,
+        len: memory / MEMORY_PER_HOT,
+        ..shape
+    };
+    for _ in 0..2 {
+        let mut reader = [bed.ours(HOT, false, false, shape.request, 0)?];
+        shape.run(&mut reader, || Ok(()))?;
     }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let shape = Shape {
-            threads: 2,
-            len: 2 * self.shape.len,
-            time: self.shape.time.map(|time| Time {
-                seconds: (4.0 * time.seconds).min(WRITERS_SECONDS).max(time.seconds),
-                ..time
-            }),
-            ..self.shape
-        };
-        let request = shape.request;
-        let ours = |name, uncached, seed, start| {
-            (self.bed).ours(name, uncached, true, request, seed, start)
-        };
-        let mut writers = [
-            ours(FILE, false, 0, 0)?,
-            ours(BESIDE, self.beside_uncached, 1, shape.part())?,
-        ];
-        let streamed = shape.run(&mut writers, || Ok(()))?;
-        let (cost, bytes) = (streamed.cost, streamed.bytes());
-        Ok(Outcome {
-            cost: Some((cost, bytes)),
-            ..Outcome::plain(streamed.each[0] as f64 / 1e6 / cost.seconds)
-        })
-    }
+    Ok(())
 }
 
-/// Pages of the hot set that are in the cache, after a scan of the file or without one.
-struct HotSet {
-    scan: bool,
-    /// Once through the file.
-    shape: Shape,
-    bed: Rc<FileBed>,
-}
-
-impl Pass for HotSet {
-    fn prepare(&mut self) -> io::Result<()> {
-        let bed = &self.bed;
-        [FILE, BESIDE, HOT]
-            .into_iter()
-            .try_for_each(|name| bed.chill(name))?;
-        let twice = 2;
-        for _ in 0..twice {
-            let shape = Shape {
-                threads: 1,
-                len: bed.memory / MEMORY_PER_HOT,
-                ..self.shape
-            };
-            let mut reader = [bed.ours(HOT, false, false, shape.request, 0, 0)?];
-            shape.run(&mut reader, || Ok(()))?;
-        }
-        Ok(())
+/// Pages of the hot set that are in the cache, after a scan of so many bytes of the file.
+fn hot_pages_after(mut scan: u64, bed: &FileBed, shape: Shape) -> io::Result<Outcome> {
+    let by = By::Ours { uncached: true };
+    while scan > 0 {
+        // The last time through, through a part of the file.
+        let len = shape.len.min(scan);
+        let shape = Shape { len, ..shape };
+        shape.run(&mut bed.streams(by, shape, false)?, || Ok(()))?;
+        scan -= len;
     }
-
-    fn run(&mut self) -> io::Result<Outcome> {
-        let bed = &self.bed;
-        let by = By::Ours { uncached: true };
-        let shape = self.shape;
-        let mut left = if self.scan {
-            SCAN_PER_MEMORY * bed.memory
-        } else {
-            0
-        };
-        while left > 0 {
-            // The last time through, through a part of the file.
-            let len = shape.len.min(left);
-            let shape = Shape { len, ..shape };
-            shape.run(&mut bed.streams(by, shape, false)?, || Ok(()))?;
-            left -= len;
-        }
-        Ok(Outcome::plain(
-            bed.place.ours(HOT)?.stats()?.resident_pages as f64,
-        ))
-    }
+    let stats = bed.place.ours(HOT)?.stats()?;
+    Ok(Outcome::plain(stats.resident_pages as f64))
 }
