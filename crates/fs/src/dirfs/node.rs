@@ -156,7 +156,7 @@ impl DirNode {
             location: Mutex::new(location),
             spare: Mutex::new(None),
             kind_state: match kind {
-                FileKind::Regular => KindState::File(FileState::new()),
+                FileKind::Regular => KindState::File(FileState::new(shared.options.exclusive)),
                 FileKind::Directory => KindState::Directory(DirectoryState {
                     watch: AtomicI32::new(NOT_WATCHED),
                     listing: ListingSlot::default(),
@@ -422,7 +422,7 @@ impl DirNode {
         let Some(file) = self.regular() else { return };
         let (seen, noted) = {
             let mut io = file.io.lock();
-            (io.seen, mem::take(&mut io.noted))
+            (io.coherence.seen(), mem::take(&mut io.noted))
         };
         if noted {
             ctimes.expected();
