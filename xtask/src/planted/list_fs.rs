@@ -183,7 +183,7 @@ pub(super) const FS: &[Bug] = &[
         "noted_news_forgotten",
         "an older answer that is taken over ends what was noted since",
         Unit,
-        &["fs::lib::coherence::tests::what_is_valid_has_what_others_did"],
+        &["fs::lib::coherence::tests::a_note_outlives_an_older_answer_that_is_taken_over"],
     ),
     bug(
         "fs",
@@ -198,13 +198,6 @@ pub(super) const FS: &[Bug] = &[
         "nobody looks what others wrote just before a file was marked",
         Unit,
         &["fs::lib::dirfs::tests::a_write_by_others_just_before_the_mark_is_seen"],
-    ),
-    bug(
-        "fs",
-        "lost_news_forgotten",
-        "a file is used without asking though news were lost",
-        Unit,
-        &["fs::lib::coherence::tests::what_is_valid_has_what_others_did"],
     ),
     bug(
         "fs",

@@ -1,8 +1,9 @@
 //! Changes of our own.
 
+use super::Verdict;
 use super::token::Data;
 
-/// What a change of our own is to.
+/// The part of a file that a change of our own is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalChange {
     /// The data, or the size.
@@ -17,7 +18,7 @@ pub(crate) enum LocalChange {
 #[derive(Debug)]
 pub(crate) struct OwnChange {
     pub(super) what: LocalChange,
-    /// What was known when it began, if it is the one to be compared with that.
+    /// The data as it was known when the change began, if it is the change to be compared with that.
     pub(super) before: Option<Data>,
     /// Which of the file's changes it is.
     pub(super) number: u64,
@@ -25,4 +26,16 @@ pub(crate) struct OwnChange {
     pub(super) alone: bool,
     /// The file was marked when it began.
     pub(super) marked: bool,
+    /// Somebody else may change the file.
+    pub(super) among_others: bool,
+}
+
+impl OwnChange {
+    /// Is the source to be asked when a write is over? Of a file that nobody else changes, or that is marked, it is not.
+    pub(crate) fn at_its_end(&self) -> Verdict {
+        match self.among_others && !self.marked {
+            true => Verdict::Ask,
+            false => Verdict::Valid,
+        }
+    }
 }

@@ -33,6 +33,11 @@
 //! 4. Data of ours is never stale while it is dirty. What others did to the data meanwhile is noted, and stays so until it is taken
 //!    over.
 //! 5. If nothing changes any more, two answers are enough to be valid.
+//!
+//! # Differences from Linux
+//!
+//! NFS compares a change attribute, or size and times, and takes what a reply shows before and after a change of its own for the rest (weak
+//! cache consistency). Here changes of ours are told apart by when they began and ended, and others' are told as well.
 
 mod change;
 #[cfg(test)]
@@ -48,7 +53,7 @@ use self::token::Data;
 /// How long others are not expected to write to a file that was made through us, in milliseconds.
 const JUST_MADE: u64 = 10;
 
-/// What is to be thought of what is cached, and done.
+/// The answer of the machine: how the cached file stands to the source, and what is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is what the source has.
@@ -67,7 +72,7 @@ pub(crate) enum Verdict {
     GoneButOpen,
 }
 
-/// What is known of a marked file.
+/// A marked file: the kernel counts the writes of others.
 #[derive(Debug)]
 struct Marks {
     /// Writes by others, of those that were told, that are in what is cached.
@@ -84,14 +89,14 @@ struct Marks {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Coherence {
-    // The first field is the last that opening a file looks at. What is optional has its flag below: this is a part of each node.
+    // The first field is the last that opening a file looks at. What is optional has its flag below, since each node has this.
     /// When it could be opened, if it could.
     opened: Moment,
     /// When it was compared with the source last, if it was.
     compared: Moment,
-    /// What the source said last. None while changes of ours are under way, or if nobody has looked since.
+    /// The last answer of the source. None while changes of ours are under way, or if nobody has looked since.
     seen: Token,
-    /// What is known of the data, in place of `seen`, which may show more. None once data of ours goes to the source.
+    /// The data as it is known, in place of `seen`, which may show more. None once data of ours goes to the source.
     unsure: Data,
     /// Changes of ours that ever began.
     begun: u64,
@@ -103,12 +108,12 @@ pub(crate) struct Coherence {
     under_way: u32,
     /// Changes of ours since the last one to data or times began.
     since_hidden: u32,
+    /// How often it was noted that others wrote: an answer that was asked for before knows less.
+    notes: u32,
     /// Looks that no change of our data is to overtake.
     looks: u16,
     /// Others changed the data before a change of ours that would hide that, and what is cached was not invalidated since.
     written: bool,
-    /// How often that was noted: an answer that was asked for before knows less.
-    notes: u32,
     /// That was a write or truncate, or nobody knows: the modification time of the source is theirs.
     stamped: bool,
     /// It was not found by its name while it was open.
@@ -155,6 +160,7 @@ impl Coherence {
             number: self.begun,
             alone: self.under_way == 1,
             marked: self.marks.is_some(),
+            among_others: !self.alone,
         }
     }
 
@@ -174,7 +180,7 @@ impl Coherence {
             (Some(before), Some(now), _) => before == now.data(),
             (None, ..) => true,
         };
-        // What was taken over meanwhile is for the next comparison.
+        // A later token that was taken over meanwhile is for the next comparison.
         if same && self.unsure() == change.before {
             self.is_unsure = false;
         }
@@ -241,15 +247,16 @@ impl Coherence {
         asked.begun == Some(self.begun)
     }
 
-    /// What an answer that holds shows that was not our own doing.
+    /// Compares an answer that holds with what is known.
     fn judge(&self, answer: &Answer) -> Verdict {
         let now = &answer.token;
-        let marks = self.marks.as_ref();
-        let is_told = |(marks, told): (&Box<Marks>, u64)| told != marks.known;
-        if self.written || marks.zip(answer.asked.told).is_some_and(is_told) {
+        if self.written || self.is_told(answer.asked.told) {
             return Verdict::DataStale;
         }
-        let is_later = || marks.is_some_and(|marks| now.mtime > marks.changed_until);
+        let is_later = || {
+            let marks = self.marks.as_ref();
+            marks.is_some_and(|marks| now.mtime > marks.changed_until)
+        };
         match (self.unsure(), self.seen()) {
             (Some(known), _) if known == now.data() => Verdict::AttributesStale,
             (Some(_), _) => Verdict::DataStale,
@@ -270,7 +277,7 @@ impl Coherence {
             return Verdict::Unsure;
         }
         match self.judge(answer) {
-            // What came between a change of ours and the look after it was taken for known.
+            // Changes by others between a change of ours and the look after it were taken for ours.
             _ if answer.token.size != cached.size => Verdict::DataStale,
             Verdict::Valid => {
                 self.settle(answer);
@@ -280,7 +287,7 @@ impl Coherence {
         }
     }
 
-    /// What the answer shows is cached now.
+    /// The owner has dropped or revalidated what was stale: the answer is what it has now.
     pub(crate) fn took_over(&mut self, answer: &Answer) {
         let is_hidden = |begun| begun < self.begun - u64::from(self.since_hidden);
         match self.holds(answer.asked) {
@@ -302,10 +309,8 @@ impl Coherence {
         {
             (self.compared, self.is_compared) = (moment, true);
         }
-        if let Some(marks) = &mut self.marks {
-            if let Some(told) = answer.asked.told {
-                (marks.known, marks.covers) = (told, true);
-            }
+        if let Some((marks, told)) = self.marks.as_mut().zip(answer.asked.told) {
+            (marks.known, marks.covers) = (told, true);
         }
     }
 
@@ -344,7 +349,7 @@ impl Coherence {
         self.notes = self.notes.wrapping_add(1);
     }
 
-    /// What the source said last, where it is known.
+    /// The last answer of the source, where it is known.
     pub(crate) fn seen(&self) -> Option<Token> {
         self.is_seen.then_some(self.seen)
     }
@@ -361,7 +366,7 @@ impl Coherence {
         (self.unsure, self.is_unsure) = (data.unwrap_or_default(), data.is_some());
     }
 
-    /// What is known of the data, if anything is.
+    /// The data as it is known, if it is.
     fn known(&self) -> Option<Data> {
         self.unsure().or(self.seen().map(|seen| seen.data()))
     }
@@ -414,7 +419,7 @@ impl Coherence {
     }
 }
 
-/// What the owner is about to do.
+/// Questions before the owner does something.
 impl Coherence {
     /// May a file be opened for reading without the source? *Attributes stale*: it is to be opened there, since others may have changed
     /// who may. *Ask*: a look is enough, at what nobody tells of. `watched`: its attributes are believed as long as nobody tells of a
@@ -469,14 +474,6 @@ impl Coherence {
             _ if self.alone || self.is_counted() || self.is_just_made(clock) => Verdict::Valid,
             None => Verdict::Unsure,
             Some(_) => Verdict::Ask,
-        }
-    }
-
-    /// Is the source to be asked when a write of ours is over? Of what nobody else changes, or the kernel counts, it is not.
-    pub(crate) fn after_write(&self, change: &OwnChange) -> Verdict {
-        match self.alone || change.marked {
-            true => Verdict::Valid,
-            false => Verdict::Ask,
         }
     }
 

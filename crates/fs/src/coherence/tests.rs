@@ -108,7 +108,7 @@ struct World {
     /// A change of ours ended, and nobody has looked since.
     unseen: bool,
     missing: Vec<Missing>,
-    /// What is in the queue of news, by its stamp.
+    /// The queue of news, by stamps.
     queue: Vec<i64>,
     /// The last change of ours to data or times ended unseen: what comes now cannot be told from it.
     blind: bool,
@@ -217,7 +217,7 @@ impl World {
 
     fn begin(&mut self, what: LocalChange) {
         if what != LocalChange::Attributes {
-            // What nobody has looked for is hidden.
+            // Changes that nobody has looked for are hidden.
             self.missing.retain(|missing| missing.recorded);
         }
         let overlapped = !self.own.is_empty();
@@ -280,7 +280,7 @@ impl World {
         });
     }
 
-    /// What others did before the answer, that is.
+    /// Whether the cache lacks a change that others made before the answer.
     fn lacks(&self, answer: &Answer) -> bool {
         let is_before = |missing: &Missing| missing.stamp <= answer.token.ctime;
         self.missing.iter().any(is_before)
@@ -450,7 +450,7 @@ impl World {
         }
     }
 
-    /// What is used without asking.
+    /// The verdicts without an answer.
     fn check_use(&self) {
         let now = self.now();
         let recorded = self.missing.iter().any(|missing| missing.recorded);
@@ -572,6 +572,89 @@ fn run(steps: &[Step], alone: bool) {
         }
     }
     world.settles();
+}
+
+const WRITE: Step = Step::ByOthers(ByOthers::Write { grows: false });
+const UNSEEN: Step = Step::End {
+    which: 0,
+    looks: false,
+};
+
+/// A write-back looks between an invalidation and its end.
+#[test]
+fn a_note_outlives_an_older_answer_that_is_taken_over() {
+    let (compare, note) = (Step::Ask(Purpose::Compare), Step::Ask(Purpose::Note));
+    let answer = Step::Answer(0);
+    let steps = [
+        WRITE,
+        compare,
+        answer,
+        note,
+        WRITE,
+        answer,
+        Step::TookOver(0),
+        Step::Use,
+    ];
+    run(&steps, false);
+}
+
+#[test]
+fn a_write_that_was_told_before_the_mark_is_asked_for() {
+    let ask = [Step::Ask(Purpose::Compare), Step::Say(0)];
+    let told = [WRITE, Step::Deliver, Step::Mark, Step::Answer(0), Step::Use];
+    run(&[&ask[..], &told].concat(), false);
+}
+
+/// The data that is known is older than our own write.
+#[test]
+fn an_answer_that_is_taken_over_beside_a_write_of_ours_is_not_compared_with_it() {
+    let attributes = [Step::Begin(LocalChange::Attributes), UNSEEN];
+    let answer = [Step::Ask(Purpose::Compare), Step::Answer(0)];
+    let data = [Step::Begin(LocalChange::Data)];
+    run(&[&attributes[..], &answer, &data].concat(), true);
+}
+
+#[test]
+fn another_size_is_other_data_after_a_change_of_attributes() {
+    let seen = Step::End {
+        which: 0,
+        looks: true,
+    };
+    let grown = Step::ByOthers(ByOthers::Write { grows: true });
+    let data = [grown, Step::Begin(LocalChange::Data), seen];
+    run(
+        &[&data[..], &[Step::Begin(LocalChange::Attributes), UNSEEN]].concat(),
+        false,
+    );
+}
+
+#[test]
+fn an_open_beside_dirty_data_is_no_comparison() {
+    let noted = [
+        Step::Dirty,
+        WRITE,
+        Step::Ask(Purpose::Compare),
+        Step::Deliver,
+        Step::Answer(0),
+    ];
+    let data = [Step::Begin(LocalChange::Data), UNSEEN];
+    let open = [
+        Step::Ask(Purpose::Open),
+        Step::Answer(0),
+        Step::Clean,
+        Step::Use,
+    ];
+    run(&[&noted[..], &data, &open].concat(), false);
+}
+
+#[test]
+fn an_open_beside_a_change_of_ours_is_no_look() {
+    let marked = [Step::Begin(LocalChange::Data), Step::Mark, WRITE];
+    let open = [Step::Ask(Purpose::Open), Step::Answer(0), Step::Use];
+    run(
+        &[&marked[..], &[Step::Pass(LOOK_AFTER + 1)], &open].concat(),
+        false,
+    );
 }
 
 proptest! {

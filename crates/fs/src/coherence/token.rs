@@ -1,4 +1,4 @@
-//! What a source says of a file, to be compared, and when it was asked.
+//! Answers of a source about a file, to be compared, and when they were asked for.
 
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::Stat;
@@ -29,7 +29,7 @@ impl Token {
         }
     }
 
-    /// What it says of the data.
+    /// The part that tells of the data.
     pub(super) fn data(&self) -> Data {
         Data {
             size: self.size,
@@ -38,7 +38,7 @@ impl Token {
     }
 }
 
-/// What a [`Token`] says of the data of a file.
+/// The part of a [`Token`] that tells of the data of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Data {
     pub(super) size: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Moment {
 impl Moment {
     /// Whether news may have been lost since.
     pub(super) fn is_of_another_epoch(&self, now: u64) -> bool {
-        !Belief::is_same_epoch(self.at, now) && !foliocache_sync::planted!(lost_news_forgotten)
+        !Belief::is_same_epoch(self.at, now)
     }
 
     /// Whether more than `after` milliseconds have passed. Another thread may have asked since `now`.
@@ -77,7 +77,7 @@ pub(crate) struct Asked {
     pub(super) notes: u32,
 }
 
-/// What the source said.
+/// An answer of the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(crate) asked: Asked,
@@ -86,7 +86,7 @@ pub(crate) struct Answer {
     pub(crate) token: Token,
 }
 
-/// What of the file is cached when an answer comes.
+/// The cached file when an answer comes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cached {
     pub(crate) size: u64,

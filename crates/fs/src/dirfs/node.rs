@@ -37,11 +37,10 @@ mod location;
 
 use super::Shared;
 use super::identity::Identity;
-use super::inodes::Orphans;
 use super::listing::ListingSlot;
+use super::orphans::Orphans;
 use super::state::FileState;
 use super::sync_calls::SyncCall;
-use super::watch::NOT_WATCHED;
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
@@ -117,6 +116,9 @@ enum KindState {
     Symlink(OnceLock<OsString>),
     Other,
 }
+
+/// A directory's watch: none yet.
+pub(super) const NOT_WATCHED: i32 = 0;
 
 /// What a directory has besides.
 pub(super) struct DirectoryState {

@@ -1,10 +1,9 @@
-//! What a regular file of the source is besides a node: its handles, what is still to be done for it, and
-//! what was seen of it last.
+//! What a regular file of the source is besides a node: its handles, what is still to be done for it, and whether others changed it.
 //!
 //! # Model
 //!
-//! **Changes from outside.** Whether others changed a file says its [`Coherence`], from what it is told: the size and times that the
-//! source showed, changes of our own, and news. Of a marked file the kernel tells whether others wrote ([`writers`](super::writers)).
+//! **Changes from outside.** The [`Coherence`] of a file says whether others changed it. It is told of the size and times that the source
+//! shows, of changes of our own, and of news. Of a marked file the kernel tells whether others wrote ([`writers`](super::writers)).
 //!
 //! **Before it is first opened** a file has no address space, and nothing of ours: whatever the source
 //! says of it holds. What is seen of it begins with its address space.

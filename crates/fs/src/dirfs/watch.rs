@@ -21,7 +21,7 @@
 //! directory is asked for. The counters are statistics.
 
 use super::magic::{BCACHEFS, BTRFS, EXT4, F2FS, RAMFS, TMPFS, XFS, ZFS};
-use super::node::{DirNode, DirectoryState};
+use super::node::{DirNode, DirectoryState, NOT_WATCHED};
 use super::stats::count;
 use super::writers::WATCH_BYTES;
 use foliocache_mm::{MetadataCharge, Mm};
@@ -37,8 +37,6 @@ use std::collections::HashMap;
 /// File systems that change through this kernel alone.
 const LOCAL: [u64; 8] = [EXT4, XFS, BTRFS, F2FS, BCACHEFS, ZFS, TMPFS, RAMFS];
 
-/// A directory's watch: none yet.
-pub(super) const NOT_WATCHED: i32 = 0;
 /// There will be none.
 const REFUSED: i32 = -1;
 

@@ -8,7 +8,7 @@ use super::NodeOps;
 use super::state::Batched;
 use super::stats::count;
 use super::transfer;
-use crate::coherence::{Coherence, LocalChange, Verdict};
+use crate::coherence::{LocalChange, Verdict};
 use foliocache_mm::{Extent, IoSegment, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::AsFd;
@@ -74,8 +74,7 @@ impl NodeOps {
         let data = file.data.changed();
         file.times.changed();
         // What others do from now on shows. A small file is looked at below, and of a marked one it is told.
-        let asks = |machine: &mut Coherence| machine.after_write(change.own()) == Verdict::Ask;
-        let looks = !small && file.coherence(asks);
+        let looks = !small && change.own().at_its_end() == Verdict::Ask;
         let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
         self.end_change(change, stat.flatten().as_ref());
         if !extents
