@@ -17,6 +17,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod coherence;
 mod dirfs;
 mod memfs;
 

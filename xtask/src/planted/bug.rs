@@ -4,7 +4,7 @@ use crate::setup::Need;
 use crate::tiers::Tier;
 
 /// A bug that can be planted.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Bug {
     /// As in `planted!(name)`.
     pub(crate) name: &'static str,

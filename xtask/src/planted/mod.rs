@@ -18,6 +18,7 @@
 mod bug;
 mod build;
 mod list;
+mod list_fs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -99,7 +99,7 @@ impl NodeOps {
             return Ok(len);
         }
         if end != stored {
-            file.io.lock().written_by_others = true;
+            file.coherence(|machine| machine.doubt_data());
         }
         let rest = transfer::part(segments, there..len);
         Ok(there + self.write_range(pos + there as u64, &rest)?)

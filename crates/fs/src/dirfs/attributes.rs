@@ -9,8 +9,8 @@
 use super::file_locks::Locks;
 use super::idle::Closing;
 use super::node::DirNode;
-use super::state::{LocalChange, StatSample};
 use super::{NodeOps, Shared, written};
+use crate::coherence::{Asked, Cached, LocalChange, Verdict};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -20,7 +20,6 @@ use foliocache_vfs::{
     OpContext, OpenFlags, PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, written_mode,
 };
 use std::ffi::{OsStr, OsString};
-use std::mem;
 
 /// What an inode remembers of `stat`.
 pub(super) fn remembered(stat: &Stat) -> Attributes {
@@ -67,12 +66,7 @@ impl DirNode {
     /// first opened, and unless a change of our own came between.
     ///
     /// Context: the attributes locked.
-    pub(super) fn refresh(
-        &self,
-        attributes: &mut Attributes,
-        stat: &Stat,
-        look: Option<StatSample>,
-    ) {
+    pub(super) fn refresh(&self, attributes: &mut Attributes, stat: &Stat, look: Option<Asked>) {
         let ours = (attributes.size, attributes.mtime, attributes.ctime);
         if let (Some(file), Some(look)) = (self.regular(), look)
             && (file.has_mapping() || !file.holds(look))
@@ -209,7 +203,7 @@ impl DirNode {
             let utimens = || fd::futimens(fd, set.atime, set.mtime);
             ((), told) = self.change_and_look(fd, LocalChange::Times, utimens)?;
             if let Some((mtime, file)) = set.mtime.zip(self.regular()) {
-                file.io.lock().stamped_by_others = false;
+                file.coherence(|machine| machine.stamped_by_us());
                 let mtime = match mtime {
                     SetTime::At(time) if i32::try_from(time.sec).is_ok() => time,
                     // The source has taken its own clock, which is finer than ours, or the nearest time that it has.
@@ -226,7 +220,16 @@ impl DirNode {
                 told.as_mut().map(stamp);
             }
         }
-        let is_known = || (self.regular()).is_some_and(|file| file.is_known(inode.mapping()));
+        let is_known = || {
+            let cached = inode.mapping().map(|mapping| Cached {
+                size: mapping.size(),
+                dirty: mapping.is_dirty(),
+            });
+            self.regular().is_some_and(|file| {
+                let io = file.io.lock();
+                io.coherence.after_change(cached, io.writing) != Verdict::Ask
+            })
+        };
         match told.filter(|_| is_known()) {
             Some(told) => Ok(self.show_told(inode, &told)),
             None => self.getattr(inode),
@@ -336,10 +339,8 @@ impl InodeOperations for DirNode {
     }
 
     fn asked_while_watched(&self, doubts: u32) {
-        if let Some(file) = self.regular()
-            && let Some(checked) = &mut file.opens.lock().checked
-        {
-            checked.watched |= checked.doubts == doubts;
+        if let Some(file) = self.regular() {
+            file.coherence(|machine| machine.watched(doubts));
         }
     }
 
@@ -371,7 +372,7 @@ impl InodeOperations for DirNode {
         if self.shared.bdi.mm().check_fork().is_err() {
             return;
         }
-        let (last, written, missed) = {
+        let (last, written) = {
             let mut opens = self.file().opens.lock();
             opens.handles -= 1;
             opens.writers -= u32::from(writable);
@@ -390,16 +391,22 @@ impl InodeOperations for DirNode {
             {
                 mapping.end_reliance();
             }
-            let last = opens.handles == 0;
-            let missed = last && mem::take(&mut opens.missed);
-            (last, writable && opens.writers == 0, missed)
+            (opens.handles == 0, writable && opens.writers == 0)
         };
-        if missed && !foliocache_sync::planted!(removed_file_kept_by_its_last_close) {
+        let (has_descriptors, gone) = match last || written {
+            true => {
+                let mut io = self.file().io.lock();
+                let gone = last && io.coherence.closed() == Verdict::GoneButOpen;
+                (io.fds.is_some(), gone)
+            }
+            false => (false, false),
+        };
+        if gone && !foliocache_sync::planted!(removed_file_kept_by_its_last_close) {
             self.look_whether_removed();
         }
         // Without descriptors there is nothing to close, and nothing on its way.
         if (last || written)
-            && (self.is_unlinked() || self.file().any_fd().is_some())
+            && (self.is_unlinked() || has_descriptors)
             && let Ok(node) = NodeOps::of(inode)
         {
             node.closed(last, written);

@@ -32,7 +32,7 @@
 //! enlarged now is at the next opening.
 
 use super::identity::Identity;
-use super::state::nanoseconds;
+use crate::coherence::nanoseconds;
 use foliocache_mm::{MetadataCharge, Mm};
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};

@@ -30,10 +30,11 @@ use super::NodeOps;
 use super::magic::XFS;
 use super::node::DirNode;
 use super::open_files::OpenFile;
-use super::state::{FileState, LocalChange, OngoingChange, StatSample};
+use super::state::{FileState, OngoingChange};
 use super::stats::{Fallback, count};
 use super::sync_calls::SyncCall;
 use super::{Shared, transfer};
+use crate::coherence::{Answer, Asked, LocalChange, Token};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
 };
@@ -193,7 +194,7 @@ impl DirNode {
     }
 
     /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
-    pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> StatSample {
+    pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> Asked {
         let look = self.file().end_change(change, stat);
         self.attributes.doubt();
         look
@@ -372,7 +373,12 @@ impl NodeOps {
                 None => self.attributes.believe(doubts, until, take_over),
             };
             if is_latest {
-                file.took_over(&stat, look);
+                let answer = Answer {
+                    asked: look,
+                    moment: None,
+                    token: Token::of(&stat),
+                };
+                file.coherence(|machine| machine.took_over(&answer));
                 return Ok(mapping);
             }
         }

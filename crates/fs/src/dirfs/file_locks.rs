@@ -33,8 +33,8 @@
 use super::held;
 use super::magic::{BTRFS, EXT4, TMPFS, XFS};
 use super::open_files::OpenFile;
-use super::state::nanoseconds;
 use super::{NodeOps, Shared};
+use crate::coherence::{Answer, Token, Verdict, nanoseconds};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -55,17 +55,6 @@ const FINE_SINCE: (u32, u32) = (6, 13);
 
 /// Two clock ticks where they are longest, in nanoseconds.
 const TICKS: u64 = 20_000_000;
-
-/// What a look at the source came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Looked {
-    /// Others changed nothing.
-    Same,
-    /// They did, and the cache shows it.
-    TookOver,
-    /// Something of ours waits to be written or flushed, or cannot be dropped. Ours holds.
-    OursHolds,
-}
 
 /// Whether two changes of a file may have one stamp, though somebody looked between them.
 pub(super) fn has_coarse_stamps(root: BorrowedFd<'_>) -> bool {
@@ -246,9 +235,9 @@ impl NodeOps {
             let opens = file.opens.lock();
             let look = file.look();
             match self.revalidate(Some(&opens), &ask)? {
-                Looked::TookOver => return Ok(true),
-                Looked::Same => return Ok(false),
-                Looked::OursHolds => {}
+                Verdict::AttributesStale | Verdict::DataStale => return Ok(true),
+                Verdict::Valid => return Ok(false),
+                Verdict::Ask | Verdict::KeepOurs | Verdict::Unsure | Verdict::GoneButOpen => {}
             }
             drop(opens);
             // Attributes may change beside it, or times, which is soon over.
@@ -262,15 +251,16 @@ impl NodeOps {
     /// again, between changes.
     fn shows_others(&self, ask: impl Fn() -> Result<Stat, Errno>) -> Result<bool, Errno> {
         let file = self.file();
-        let shows = |look| -> Result<Option<bool>, Errno> {
+        let shows = |asked| -> Result<Option<bool>, Errno> {
             let stat = ask()?;
-            if file.is_out_of_sight() || self.shared.may_hide_changes(nanoseconds(stat.mtime)) {
-                file.doubt_data();
-            }
-            let shown = file.shows_news(&stat, look);
-            // After it was compared: a change that began before that has hidden what it shows.
-            let told = shown || file.holds(look);
-            Ok(told.then_some(shown))
+            let answer = Answer {
+                asked,
+                moment: None,
+                token: Token::of(&stat),
+            };
+            let may_hide = self.shared.may_hide_changes(nanoseconds(stat.mtime));
+            let verdict = file.coherence(|machine| machine.answer_under_lock(&answer, may_hide));
+            Ok((verdict != Verdict::Unsure).then_some(verdict != Verdict::Valid))
         };
         let mut shown = shows(file.look())?;
         loop {

@@ -231,7 +231,7 @@ impl Shared {
         match opens.idle {
             true => self.idle.requeue(SlabArc::downgrade(node)),
             false => {
-                node.unpin(Some(&mut opens));
+                node.unpin(Some(&opens));
                 node.let_go(&opens);
                 self.idle.kept.release(1);
             }
@@ -337,7 +337,7 @@ impl NodeOps {
             file.discard(true);
         }
         if file.close() {
-            self.unpin(Some(&mut opens));
+            self.unpin(Some(&opens));
         } else if !opens.idle {
             opens.idle = true;
             self.shared.idle.push(SlabArc::downgrade(&self.0));

@@ -26,17 +26,15 @@
 //!
 //! # Locking
 //!
-//! The lock of `orphans` is a leaf, taken only while there are any; that of `others` is a leaf, taken for files of other
-//! devices.
+//! The lock of `others` is a leaf, taken for files of other devices.
 //!
 //! # Memory ordering
 //!
-//! `next_synthetic` hands out numbers that need only differ: `Relaxed`. `nr_orphans` is changed under the
-//! lock; an insertion that reads it without looks for a number which the source has given to a new
-//! file, long after the old one lost its name.
+//! `next_synthetic` hands out numbers that need only differ: `Relaxed`.
 
 use super::identity::Identity;
 use super::node::DirNode;
+use super::orphans::Orphans;
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::{Arc, Mutex};
@@ -63,35 +61,6 @@ pub(super) struct Inodes {
     numbers: Arc<Numbers>,
     next_synthetic: AtomicU64,
     orphans: Arc<Orphans>,
-}
-
-/// Numbers of inodes that live on without a name.
-#[derive(Default)]
-pub(super) struct Orphans {
-    numbers: Mutex<HashSet<u64>>,
-    nr: AtomicU64,
-}
-
-impl Orphans {
-    fn insert(&self, ino: u64) {
-        let mut numbers = self.numbers.lock();
-        numbers.insert(ino);
-        // Relaxed: see the module's header.
-        self.nr.store(numbers.len() as u64, Ordering::Relaxed);
-    }
-
-    /// The inode is gone for good.
-    pub(super) fn remove(&self, ino: u64) {
-        let mut numbers = self.numbers.lock();
-        numbers.remove(&ino);
-        // Relaxed: see the module's header.
-        self.nr.store(numbers.len() as u64, Ordering::Relaxed);
-    }
-
-    fn contains(&self, ino: u64) -> bool {
-        // Relaxed: see the module's header.
-        self.nr.load(Ordering::Relaxed) > 0 && self.numbers.lock().contains(&ino)
-    }
 }
 
 /// What number a file has by its device and its number there.

@@ -17,21 +17,20 @@
 
 use super::attributes::remembered;
 use super::file::Descriptors;
-use super::file_locks::Looked;
 use super::node::DirNode;
-use super::state::{Checked, FileState, Opens, RemoteChange, StatSample};
+use super::state::{FileState, Opens};
 use super::stats::count;
+use crate::coherence::{Answer, Cached, Moment, Token, Verdict};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, Stat};
 use foliocache_sys::{Errno, credentials};
-use foliocache_vfs::{Belief, OpenFlags};
+use foliocache_vfs::OpenFlags;
 
 impl DirNode {
-    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, and nothing of ours waits to
-    /// be written, it compares them with what was seen last, too, and takes the source's side if somebody else changed the
-    /// file. An answer that should have been compared and was not is provisional: it holds as long as it cannot be compared.
-    /// What the comparison came to; of a file that was never opened there is none, and it is the same.
+    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, the answer is compared with what is known,
+    /// too, and what is stale by then is dropped: the verdict says what was found. An answer that should have been compared and was
+    /// not is provisional: it holds as long as it cannot be compared. A file that was never opened is valid.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -39,42 +38,57 @@ impl DirNode {
         &self,
         opens: Option<&Opens>,
         ask: impl FnOnce() -> Result<Stat, Errno>,
-    ) -> Result<Looked, Errno> {
-        let doubts = self.attributes.doubts();
-        let asked = self.shared.belief.now();
-        let until = self.shared.belief.until(asked, true);
-        // What the source says after this look is not our own doing, unless a change of ours is under way or begins meanwhile,
-        // which the look knows. Of a file without an address space nothing is cached that could be compared.
-        let mapping = opens
-            .and_then(|_| self.file().mapping())
-            .filter(|mapping| !mapping.is_dirty());
-        let look = self.regular().map(FileState::look);
+    ) -> Result<Verdict, Errno> {
+        let moment = self.moment();
+        let until = self.shared.belief.until(moment.at, true);
+        // Of a file without an address space nothing is cached that could be compared.
+        let mapping = opens.and_then(|_| self.file().mapping());
+        let waits = mapping.as_ref().is_some_and(|mapping| mapping.is_dirty());
+        let asked = self.regular().map(FileState::look);
         let stat = ask()?;
-        // Most looks find the file as it was seen last. Then there is nothing to take over, if what is shown is watched.
-        let holds = |look| self.file().shows_no_news(&stat, look, (asked, doubts));
-        if mapping.is_some() && self.is_settled_and_watched(asked) && look.is_some_and(holds) {
-            return Ok(Looked::Same);
-        }
-        let compared = mapping.zip(look).map(|(mapping, look)| {
-            let looked = self.compare(&mapping, &stat, look);
-            if opens.is_some_and(|opens| opens.writers == 0) {
-                self.attributes.settle(mapping.size());
-            }
-            looked
+        let verdict = mapping.as_ref().zip(asked).map(|(mapping, asked)| {
+            let answer = Answer {
+                asked,
+                moment: Some(moment),
+                token: Token::of(&stat),
+            };
+            self.compare(mapping, waits, &stat, &answer)
         });
-        let may_differ = compared.is_none() && !self.shared.options.exclusive;
-        self.attributes.believe_as(doubts, until, |attributes| {
-            self.refresh(attributes, &stat, look);
-            may_differ && self.regular().is_some_and(FileState::has_mapping)
-        });
-        if compared.is_some() {
-            self.file().io.lock().compared = Some((asked, doubts));
+        // Most answers show nothing new. Then there is nothing to take over, if what is shown is watched.
+        if verdict == Some(Verdict::Valid) && self.is_settled_and_watched(moment.at) {
+            return Ok(Verdict::Valid);
         }
+        let compared = verdict.is_some() && !waits;
+        if let Some(mapping) = mapping.filter(|_| compared)
+            && opens.is_some_and(|opens| opens.writers == 0)
+        {
+            self.attributes.settle(mapping.size());
+        }
+        let may_differ = !compared && !self.shared.options.exclusive;
         let never_opened = || !self.regular().is_some_and(FileState::has_mapping);
-        Ok(compared.unwrap_or_else(|| match never_opened() {
-            true => Looked::Same,
-            false => Looked::OursHolds,
+        self.attributes
+            .believe_as(moment.doubts, until, |attributes| {
+                self.refresh(attributes, &stat, asked);
+                may_differ && !never_opened()
+            });
+        Ok(verdict.unwrap_or_else(|| match never_opened() {
+            true => Verdict::Valid,
+            false => Verdict::KeepOurs,
         }))
+    }
+
+    /// Now, and what was told of the file by now.
+    fn moment(&self) -> Moment {
+        // The news may be read first, and doubt it.
+        let at = self.shared.belief.now();
+        let doubts = self.attributes.doubts();
+        Moment { at, doubts }
+    }
+
+    /// After so many milliseconds a file is looked at though nobody told of a change, since not all is told.
+    fn look_after(&self) -> u64 {
+        let after = self.shared.options.revalidate_after.as_millis();
+        u64::try_from(after).unwrap_or(u64::MAX)
     }
 
     /// Whether the attributes are those of what is cached, and whoever changes them tells.
@@ -95,33 +109,11 @@ impl DirNode {
     ///
     /// Context: no lock held.
     pub(super) fn may_have_changed(&self) -> bool {
-        let now = self.shared.belief.now();
-        let (compared, marked) = {
-            let io = self.file().io.lock();
-            if io.fds.is_none() {
-                // It gave its descriptors up, and gets one before the write.
-                return true;
-            }
-            if io.is_just_made() {
-                return false;
-            }
-            if io.written_by_others {
-                return true;
-            }
-            (io.compared, io.marked.clone())
-        };
-        let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
-        let told = |doubts| match marked {
-            // Of our own writes it is told as well, but apart.
-            Some(marked) => marked.has_news(),
-            None => doubts != self.attributes.doubts(),
-        };
-        compared.is_none_or(|(asked, doubts)| {
-            // Another thread may have asked since `now`.
-            now.saturating_sub(asked) > look_again.unwrap_or(u64::MAX)
-                || !Belief::is_same_epoch(asked, now)
-                || told(doubts)
-        })
+        let (now, look_after) = (self.moment(), self.look_after());
+        let (io, told) = self.file().lock_told();
+        // It gave its descriptors up, and gets one before the write.
+        io.fds.is_none()
+            || io.coherence.before_write(now, told, look_after, io.clock()) == Verdict::Ask
     }
 
     /// Compares the file with the source, if nothing of ours waits to be written: to be called before something does. Whether
@@ -147,18 +139,28 @@ impl DirNode {
     }
 
     /// Looks whether others changed the file, and notes it: to be called before each change of ours to its data or times, which would hide
-    /// theirs. Of a marked file the kernel tells. Whether the source answered, where it was asked.
+    /// theirs. Whether the source answered, where it was asked.
     ///
     /// Context: `io` not held.
     pub(super) fn look_for_others(&self) -> bool {
         let file = self.file();
-        if self.shared.options.exclusive || !file.can_be_compared() {
+        let verdict = {
+            let io = file.io.lock();
+            io.coherence.before_change(io.clock())
+        };
+        if verdict != Verdict::Ask {
             return true;
         }
-        let look = file.look();
+        let asked = file.look();
         // A source that does not answer says so when it is changed.
-        let stat = self.stat();
-        stat.map(|stat| file.note_news(&stat, look)).is_ok()
+        let Ok(stat) = self.stat() else { return false };
+        let answer = Answer {
+            asked,
+            moment: None,
+            token: Token::of(&stat),
+        };
+        file.coherence(|machine| machine.note(&answer));
+        true
     }
 
     /// Whether others wrote to the file since it was compared with the source, or may have: to be asked before something of ours is
@@ -167,53 +169,53 @@ impl DirNode {
     /// Context: `io` not held.
     pub(super) fn look_before_writeback(&self) -> bool {
         let answered = self.look_for_others();
-        let (noted, marked) = {
-            let io = self.file().io.lock();
-            (io.written_by_others, io.marked.clone())
-        };
-        noted || !answered || marked.is_some_and(|marked| marked.has_news())
+        let (io, told) = self.file().lock_told();
+        !answered || io.coherence.before_writeback(told) != Verdict::Valid
     }
 
-    /// Compares what the source said at `look` with what was seen of the file last.
-    fn compare(&self, mapping: &Arc<AddressSpace>, stat: &Stat, look: StatSample) -> Looked {
+    /// Compares an answer with what is known, and takes it over where that is stale. `waits`: data of ours was dirty when it was asked for.
+    fn compare(
+        &self,
+        mapping: &Arc<AddressSpace>,
+        waits: bool,
+        stat: &Stat,
+        answer: &Answer,
+    ) -> Verdict {
         let file = self.file();
-        // What came between a write of ours and the look after it was taken for known.
-        let other_size = || {
-            let differs = stat.size != mapping.size() && !mapping.is_dirty();
-            (differs && file.holds(look)).then_some(RemoteChange::Data)
+        let cached = Cached {
+            size: mapping.size(),
+            dirty: waits || mapping.is_dirty(),
         };
-        let news = file.news(stat, look).or_else(other_size);
-        if news.is_some() {
-            self.attributes.unsettle();
+        let verdict = file.coherence(|machine| machine.answer(answer, cached));
+        if !matches!(verdict, Verdict::AttributesStale | Verdict::DataStale) {
+            return verdict;
         }
-        if news == Some(RemoteChange::Data) {
+        self.attributes.unsettle();
+        if verdict == Verdict::DataStale {
             if mapping.is_relied_on() && self.end_reliance(mapping).is_err() {
                 // The name leads to another file by now. What is open is the one before.
-                return Looked::OursHolds;
+                file.coherence(|machine| machine.gone());
+                return Verdict::GoneButOpen;
             }
-            let holds =
-                || file.holds(look) || foliocache_sync::planted!(cut_taken_for_a_write_of_others);
+            let holds = || {
+                file.holds(answer.asked)
+                    || foliocache_sync::planted!(cut_taken_for_a_write_of_others)
+            };
             if !mapping.backing_changed(stat.size, holds) {
                 // Something was written meanwhile, which goes first.
-                file.note_news(stat, look);
-                return Looked::OursHolds;
+                file.coherence(|machine| machine.note(answer));
+                return Verdict::KeepOurs;
             }
             count(&self.shared.counters.invalidations);
         }
-        if news.is_some() {
-            self.attributes.take_over(|attributes| {
-                // A rename beside us, say, changes the source's times between the look and the comparison.
-                if file.holds(look) {
-                    *attributes = remembered(stat);
-                }
-            });
-            file.took_over(stat, look);
-            Looked::TookOver
-        } else if file.settle(stat, look) {
-            Looked::Same
-        } else {
-            Looked::OursHolds
-        }
+        self.attributes.take_over(|attributes| {
+            // A rename beside us, say, changes the source's times between the look and the comparison.
+            if file.holds(answer.asked) {
+                *attributes = remembered(stat);
+            }
+        });
+        file.coherence(|machine| machine.took_over(answer));
+        verdict
     }
 
     /// Whether the file may be opened for reading as it was opened last, without a descriptor and without asking: its
@@ -223,40 +225,37 @@ impl DirNode {
     /// Context: `opens` held.
     pub(super) fn opens_as_before(
         &self,
-        opens: &mut Opens,
+        opens: &Opens,
         mapping: &AddressSpace,
         nowait: bool,
     ) -> bool {
-        let now = self.shared.belief.now();
-        let holds = |checked: &Checked| {
-            checked.watched
-                && Belief::is_same_epoch(checked.asked, now)
-                && self.attributes.is_watched(now)
-                && self.attributes.doubts() == checked.doubts
+        let now = self.moment();
+        let is_watched = self.attributes.is_watched(now.at);
+        let (verdict, mut has_descriptors) = {
+            let io = self.file().io.lock();
+            let verdict = io.coherence.before_open(now, is_watched, self.look_after());
+            (verdict, io.fds.is_some())
         };
-        let Some(checked) = opens.checked.filter(holds) else {
-            return false;
-        };
-        if self.has_to_compare(mapping) {
-            return false;
-        }
-        let handles = opens.handles;
         let all_there = || mapping.nr_pages() >= mapping.size().div_ceil(PAGE_SIZE as u64);
-        let all_stay =
-            || all_there() && (self.file().has_descriptors() || Self::relies(handles, mapping));
-        let look_again = u64::try_from(self.shared.options.revalidate_after.as_millis());
-        if !all_there() || now - checked.asked <= look_again.unwrap_or(u64::MAX) {
-            return all_stay();
-        }
-        if nowait {
+        if !matches!(verdict, Verdict::Valid | Verdict::Ask)
+            || self.has_to_compare(mapping)
+            || !all_there()
+        {
             return false;
         }
-        let looked = self.revalidate(Some(opens), || self.stat());
-        opens.checked = Some(Checked {
-            asked: now,
-            ..checked
-        });
-        looked.is_ok() && self.attributes.doubts() == checked.doubts && all_stay()
+        if verdict == Verdict::Ask {
+            if nowait || self.revalidate(Some(opens), || self.stat()).is_err() {
+                return false;
+            }
+            let mut io = self.file().io.lock();
+            io.coherence.looked(now.at);
+            has_descriptors = io.fds.is_some();
+            drop(io);
+            if self.attributes.doubts() != now.doubts || !all_there() {
+                return false;
+            }
+        }
+        has_descriptors || Self::relies(opens.handles, mapping)
     }
 
     /// Opens descriptors, or keeps those `made`, and looks at the source. Descriptors that are held were opened when mode
@@ -268,15 +267,27 @@ impl DirNode {
     /// As [`DirNode::descriptors`], and those of `fstat(2)`.
     pub(super) fn check_open(
         &self,
-        opens: &mut Opens,
+        opens: &Opens,
+        made: Option<Descriptors>,
+        flags: OpenFlags,
+    ) -> Result<(), Errno> {
+        let now = self.moment();
+        let watched = self.attributes.is_watched(now.at);
+        let opened = self.try_open(opens, made, flags);
+        let is_opened = opened.is_ok() && opens.writers == 0;
+        let at = is_opened.then_some((now, watched));
+        self.file().coherence(|machine| machine.opened(at));
+        opened
+    }
+
+    fn try_open(
+        &self,
+        opens: &Opens,
         made: Option<Descriptors>,
         flags: OpenFlags,
     ) -> Result<(), Errno> {
         let file = self.file();
-        opens.checked = None;
         self.pin()?;
-        let (asked, doubts) = (self.shared.belief.now(), self.attributes.doubts());
-        let watched = self.attributes.is_watched(asked);
         let open = || -> Result<_, Errno> {
             if let Some(fds) = made {
                 let fds = file.install(fds);
@@ -304,12 +315,6 @@ impl DirNode {
             // The address space asks when it is made.
             open()?;
         }
-        let checked = Checked {
-            asked,
-            doubts,
-            watched,
-        };
-        opens.checked = (opens.writers == 0).then_some(checked);
         Ok(())
     }
 }

@@ -11,9 +11,10 @@
 //! | module | what it does |
 //! |---|---|
 //! | `inodes` | the inodes in memory, by identity |
+//! | `orphans` | numbers of inodes that are gone from the source |
 //! | `node` | who a node is, where it is, how it is found again |
 //! | `file` | a regular file's descriptors, writeback, flush, times |
-//! | `state` | what is remembered of a regular file, and what was seen of it last |
+//! | `state` | what is remembered of a regular file; what its [coherence](crate::coherence) is told |
 //! | `idle` | closed files that still need their descriptors |
 //! | `shortage` | open files that give their descriptors up, where there are hardly any left |
 //! | `batch` | small new files, made durable many at a time |
@@ -28,7 +29,7 @@
 //! | `held` | the same of files that are used without their directory |
 //! | `file_locks` | locks of handles, on files of the source |
 //! | `attributes` | `stat`, `setattr` |
-//! | `looks` | what others did to a file |
+//! | `looks` | asking the source, and what its [coherence](crate::coherence) says then |
 //! | `replaced` | names that others give to other files |
 //! | `ctimes` | change times that were shown of files whose inodes left memory |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
@@ -71,6 +72,7 @@ mod names;
 mod namespace;
 mod node;
 mod open_files;
+mod orphans;
 mod path_fds;
 mod replaced;
 mod room;

@@ -7,9 +7,9 @@ use super::inodes::Inodes;
 use super::listing::NamesChange;
 use super::namespace::check_component;
 use super::node::{DirNode, Location};
-use super::state::LocalChange;
 use super::stats::count;
 use super::{DirFs, Shared, written};
+use crate::coherence::LocalChange;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -215,11 +215,11 @@ impl DirFs {
         {
             let mut opens = file.opens.lock();
             let cached = inode.mapping().filter(|_| fds.is_none() && !writable);
-            if cached.is_some_and(|mapping| node.opens_as_before(&mut opens, mapping, false)) {
+            if cached.is_some_and(|mapping| node.opens_as_before(&opens, mapping, false)) {
                 self.shared.counters.opened_from_cache();
             } else {
                 count(&self.shared.counters.opens_asked);
-                node.check_open(&mut opens, fds, flags)?;
+                node.check_open(&opens, fds, flags)?;
             }
             opens.handles += 1;
             file.count_writer(&mut opens, writable);
@@ -261,7 +261,7 @@ impl DirFs {
         let charge = OpenFile::charge_at_once(mm)?;
         {
             let mut opens = node.file().opens.try_lock().ok_or(Errno::EAGAIN)?;
-            if !node.opens_as_before(&mut opens, mapping, true) {
+            if !node.opens_as_before(&opens, mapping, true) {
                 return Err(Errno::EAGAIN);
             }
             opens.handles += 1;
@@ -298,8 +298,8 @@ impl DirFs {
             if foliocache_sync::planted!(data_given_up_with_the_name) {
                 node.discard_unnamed();
             }
-            let mut opens = node.regular().map(|file| file.opens.lock());
-            node.unpin(opens.as_deref_mut());
+            let opens = node.regular().map(|file| file.opens.lock());
+            node.unpin(opens.as_deref());
         }
         Inode::put(inode);
     }

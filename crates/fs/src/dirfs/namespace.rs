@@ -17,10 +17,10 @@ use super::file::Descriptors;
 use super::identity::Identity;
 use super::listing::NamesChange;
 use super::node::{DirNode, NODE_BYTES};
-use super::state::LocalChange;
 use super::stream::DirStream;
 use super::sync_calls::SyncCall;
 use super::{DirFs, NodeOps, WritebackAtClose};
+use crate::coherence::LocalChange;
 use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
@@ -192,7 +192,7 @@ impl FileSystem for DirFs {
         {
             let mut io = file.io.lock();
             (io.fresh, io.new) = (Some(Box::new(stat)), true);
-            io.made_at = coarse_monotonic_ms();
+            io.coherence.made(coarse_monotonic_ms());
         }
         let flags = OpenFlags {
             truncate: false,

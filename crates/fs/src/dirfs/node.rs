@@ -37,11 +37,10 @@ mod location;
 
 use super::Shared;
 use super::identity::Identity;
-use super::inodes::Orphans;
 use super::listing::ListingSlot;
+use super::orphans::Orphans;
 use super::state::FileState;
 use super::sync_calls::SyncCall;
-use super::watch::NOT_WATCHED;
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
@@ -118,6 +117,9 @@ enum KindState {
     Other,
 }
 
+/// A directory's watch: none yet.
+pub(super) const NOT_WATCHED: i32 = 0;
+
 /// What a directory has besides.
 pub(super) struct DirectoryState {
     /// The number of its watch, see [`watch`](super::watch).
@@ -156,7 +158,7 @@ impl DirNode {
             location: Mutex::new(location),
             spare: Mutex::new(None),
             kind_state: match kind {
-                FileKind::Regular => KindState::File(FileState::new()),
+                FileKind::Regular => KindState::File(FileState::new(shared.options.exclusive)),
                 FileKind::Directory => KindState::Directory(DirectoryState {
                     watch: AtomicI32::new(NOT_WATCHED),
                     listing: ListingSlot::default(),
@@ -422,7 +424,7 @@ impl DirNode {
         let Some(file) = self.regular() else { return };
         let (seen, noted) = {
             let mut io = file.io.lock();
-            (io.seen, mem::take(&mut io.noted))
+            (io.coherence.seen(), mem::take(&mut io.noted))
         };
         if noted {
             ctimes.expected();

@@ -308,7 +308,12 @@ impl DirNode {
         let in_use = Arc::strong_count(fds) > 1 || fds.is_in_use();
         // One that is append-only is written in another way than it would be if it were opened when it is written.
         let waits = fds.appends || file.unflushed() || !file.times.is_durable();
-        if in_use || waits || io.changing != 0 || io.marked.is_some() || io.error.is_some() {
+        if in_use
+            || waits
+            || io.coherence.under_way() != 0
+            || io.marked.is_some()
+            || io.error.is_some()
+        {
             return Asked::Busy;
         }
         let (fds, cached) = (io.fds.take(), io.cached.take());

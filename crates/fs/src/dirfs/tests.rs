@@ -6,12 +6,11 @@ mod quiet;
 
 use super::NodeOps;
 use super::file::Descriptors;
-use super::state::LocalChange;
 use super::stats::Fallback;
 use super::sync_calls::SyncCall;
 use super::transfer::finish_read;
-use super::writers::MarkedFile;
 use super::{DirFs, DirFsOptions, DirNode};
+use crate::coherence::{LocalChange, Verdict};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -152,15 +151,19 @@ fn with_writer(source: &Path) -> Option<(DirFs, NodeOps, Arc<Descriptors>)> {
 }
 
 /// Marks the file as one that is written back soon after each write.
-fn mark(fs: &DirFs, node: &NodeOps, fds: &Descriptors) -> Arc<MarkedFile> {
+fn mark(fs: &DirFs, node: &NodeOps, fds: &Descriptors) {
     let begun = Instant::now();
     while fs.stats().watched_files == 0 {
         assert!(begun.elapsed() < LONG, "never marked");
         node.attributes.data_changed();
         node.is_marked_or_marks(fds);
     }
-    let io = node.file().io.lock();
-    io.marked.clone().expect("a mark")
+}
+
+/// Whether they are known to have.
+fn others_wrote(node: &NodeOps) -> bool {
+    let (io, told) = node.file().lock_told();
+    io.coherence.before_writeback(told) != Verdict::Valid
 }
 
 /// The kernel tells of the writes of this process, too.
@@ -173,13 +176,13 @@ fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
     let file = node.file();
     let write = || std::fs::write(source.path().join("file"), "x").expect("write");
     let before = file.begin_change(LocalChange::Data);
-    let marked = mark(&fs, &node, &fds);
+    mark(&fs, &node, &fds);
     write();
     let beside = file.begin_change(LocalChange::Data);
     node.end_change(before, None);
     write();
     node.end_change(beside, None);
-    assert!(!marked.has_news());
+    assert!(!others_wrote(&node));
     // The times of an older one are set while the next has stamped the file.
     let next = file.begin_change(LocalChange::Data);
     thread::sleep(Duration::from_millis(30));
@@ -187,9 +190,9 @@ fn changes_of_ours_beside_the_mark_and_beside_others_are_ours() {
     file.times.changed();
     node.restamp(&fds).expect("the time is set");
     node.end_change(next, None);
-    assert!(!file.io.lock().written_by_others);
+    assert!(!others_wrote(&node));
     write();
-    assert!(marked.has_news(), "past the cache");
+    assert!(others_wrote(&node), "past the cache");
 }
 
 #[test]
@@ -209,7 +212,25 @@ fn a_change_that_ends_before_the_file_has_its_new_mark_is_ours() {
     file.set_marked(&marked);
     file.times.changed();
     node.restamp(&fds).expect("the time is set");
-    assert!(!file.io.lock().written_by_others && !marked.has_news());
+    assert!(!others_wrote(&node));
+}
+
+/// Between the write that made the file one to be marked, and the mark: the kernel tells of what comes after.
+#[test]
+fn a_write_by_others_just_before_the_mark_is_seen() {
+    let source = tempfile::tempdir().expect("a directory");
+    let Some((fs, node, fds)) = with_writer(source.path()) else {
+        return;
+    };
+    let file = node.file();
+    let ours = file.begin_change(LocalChange::Data);
+    node.end_change(ours, fd::fstat(fds.buffered.as_fd()).ok().as_ref());
+    thread::sleep(Duration::from_millis(30));
+    std::fs::write(source.path().join("file"), "theirs").expect("write");
+    mark(&fs, &node, &fds);
+    file.times.changed();
+    node.restamp(&fds).expect("the time is theirs");
+    assert!(others_wrote(&node));
 }
 
 /// An open that asks makes two calls: what the second says is not asked for again.

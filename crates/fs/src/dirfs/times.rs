@@ -16,8 +16,9 @@
 
 use super::file::Descriptors;
 use super::node::DirNode;
-use super::state::{LocalChange, nanoseconds};
+use super::state::OngoingChange;
 use super::transfer;
+use crate::coherence::{LocalChange, Token, Verdict, nanoseconds};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{AsFd, SetTime, Stat};
 use foliocache_sys::{Errno, clock, fd};
@@ -48,9 +49,9 @@ impl DirNode {
         if let Some(marked) = marked {
             drop(io);
             // After the file was looked at, and what it shows taken for what we wrote.
-            let news = marked.end();
+            let told = marked.end();
             io = file.io.lock();
-            io.written_by_others |= news;
+            io.coherence.unmark(told);
             let unmarked = io.marked.take();
             drop(io);
             drop((unmarked, marked));
@@ -106,7 +107,7 @@ impl DirNode {
         let mtime = self.attributes.get().mtime;
         let look = || fd::fstat(fds.buffered.as_fd()).ok();
         let is_right = |stat: &Stat| stat.mtime == mtime;
-        let others_wrote = file.io.lock().stamped_by_others || file.is_after_others(&change, look);
+        let others_wrote = self.is_stamped_by_others(&change, look);
         // The source may have stamped the write with its very time, if it came soon after.
         let right = (!others_wrote && clock::coarse_realtime() == mtime).then(look);
         let (result, stat) = match right.flatten().filter(is_right) {
@@ -121,7 +122,7 @@ impl DirNode {
         };
         self.end_change(change, stat.as_ref());
         if others_wrote {
-            file.io.lock().written_by_others = true;
+            file.coherence(|machine| machine.doubt_data());
         }
         match result {
             // Not ours to set, or nobody's: the source's own time has to do.
@@ -139,5 +140,29 @@ impl DirNode {
             }
             failed => failed,
         }
+    }
+
+    /// Whether the modification time that the source has is that of a write by others, during `change`.
+    fn is_stamped_by_others(
+        &self,
+        change: &OngoingChange,
+        look: impl FnOnce() -> Option<Stat>,
+    ) -> bool {
+        let file = self.file();
+        let ask =
+            |told, token| file.coherence(|machine| machine.before_stamp(change.own(), told, token));
+        let told = {
+            let (io, told) = file.lock_told();
+            drop(io);
+            told
+        };
+        let verdict = match ask(told, None) {
+            Verdict::Ask => match look() {
+                Some(stat) => ask(told, Some(Token::of(&stat))),
+                None => Verdict::Valid,
+            },
+            verdict => verdict,
+        };
+        verdict != Verdict::Valid
     }
 }

@@ -21,8 +21,9 @@
 //! directory is asked for. The counters are statistics.
 
 use super::magic::{BCACHEFS, BTRFS, EXT4, F2FS, RAMFS, TMPFS, XFS, ZFS};
-use super::node::{DirNode, DirectoryState};
+use super::node::{DirNode, DirectoryState, NOT_WATCHED};
 use super::stats::count;
+use super::writers::WATCH_BYTES;
 use foliocache_mm::{MetadataCharge, Mm};
 use foliocache_sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::time::Duration;
@@ -33,14 +34,9 @@ use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{Change, Inode, News, SlabArc, SlabWeak, Told};
 use std::collections::HashMap;
 
-/// What the kernel takes for a watch, about, and for the inode that it keeps.
-pub(super) const WATCH_BYTES: u64 = 1536;
-
 /// File systems that change through this kernel alone.
 const LOCAL: [u64; 8] = [EXT4, XFS, BTRFS, F2FS, BCACHEFS, ZFS, TMPFS, RAMFS];
 
-/// A directory's watch: none yet.
-pub(super) const NOT_WATCHED: i32 = 0;
 /// There will be none.
 const REFUSED: i32 = -1;
 

@@ -5,9 +5,10 @@
 //! As [`state`](super::state) says; the file's `wb_lock` is held by the caller.
 
 use super::NodeOps;
-use super::state::{Batched, LocalChange};
+use super::state::Batched;
 use super::stats::count;
 use super::transfer;
+use crate::coherence::{LocalChange, Verdict};
 use foliocache_mm::{Extent, IoSegment, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::AsFd;
@@ -45,6 +46,7 @@ impl NodeOps {
         let (room, cached) = {
             let mut io = file.io.lock();
             io.fresh = None;
+            io.coherence.writes();
             io.grew |= end > io.reached;
             io.reached = io.reached.max(end);
             (io.room.take(), io.cached.clone())
@@ -72,7 +74,7 @@ impl NodeOps {
         let data = file.data.changed();
         file.times.changed();
         // What others do from now on shows. A small file is looked at below, and of a marked one it is told.
-        let looks = !(small || self.shared.options.exclusive || change.is_marked());
+        let looks = !small && change.own().at_its_end() == Verdict::Ask;
         let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
         self.end_change(change, stat.flatten().as_ref());
         if !extents

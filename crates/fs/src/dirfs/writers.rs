@@ -7,8 +7,9 @@
 //! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache are
 //! told apart from ours by when they come: the queue is read before each change of ours, and after it.
 //!
-//! Not told are stores through a mapping, and asynchronous I/O of others (`io_submit`). They stamp the file, and a stamp that is
-//! later than our last change tells of them when somebody looks.
+//! Not told are stores through a mapping, and asynchronous I/O of others (`io_submit`).
+//!
+//! What is told is an event of the file's [`Coherence`](crate::coherence::Coherence), which says what it means.
 //!
 //! # Invariants
 //!
@@ -19,23 +20,16 @@
 //! # Locking
 //!
 //! The lock of `queue` is a leaf. Calls that it is held over do not wait.
-//!
-//! # Memory ordering
-//!
-//! `known` is `Relaxed`: it is stored with the lock of the file's `io` held, and who reads an older one looks at the
-//! source once more. `changed_until` is stored before the change is over for its file, whose lock
-//! orders it, and `changes_before` with that lock held.
 
-use super::state::nanoseconds;
-use super::watch::WATCH_BYTES;
 use foliocache_mm::{MetadataCharge, Mm};
-use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use foliocache_sync::time::realtime;
 use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 use foliocache_sys::fanotify::{Event, Fanotify, FileHandle};
 use foliocache_sys::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
+
+/// What the kernel takes for a watch or a mark, about, and for the inode that it keeps.
+pub(super) const WATCH_BYTES: u64 = 1536;
 
 /// The marked files of a file system.
 pub(super) struct Writers {
@@ -128,9 +122,6 @@ impl Writers {
             writers: self.clone(),
             handle,
             fd: fd.clone(),
-            known: AtomicU64::new(0),
-            changed_until: AtomicI64::new(nanoseconds(realtime())),
-            changes_before: AtomicU64::new(0),
             _charge: charge,
         })
     }
@@ -141,12 +132,6 @@ pub(super) struct MarkedFile {
     writers: Arc<Writers>,
     handle: FileHandle,
     fd: Arc<OwnedFd>,
-    /// Of [`Told::others`], those that the pages were compared with the source after.
-    known: AtomicU64,
-    /// No stamp of a change of ours is later, in nanoseconds.
-    changed_until: AtomicI64,
-    /// The changes of ours that had begun when the file got the mark.
-    changes_before: AtomicU64,
     _charge: MetadataCharge,
 }
 
@@ -180,37 +165,21 @@ impl MarkedFile {
         }
     }
 
-    /// Nothing more is told. Whether others have written by now.
+    /// Nothing more is told. How often others had written by now.
     ///
     /// Context: `io` not held.
-    pub(super) fn end(&self) -> bool {
+    pub(super) fn end(&self) -> u64 {
         self.unmark(&self.writers.queue.lock());
-        self.has_news()
+        self.written_by_others()
     }
 
-    /// Whether a modification time that the source shows, in nanoseconds, is later than our last change.
-    pub(super) fn is_later(&self, mtime: i64) -> bool {
-        mtime > self.changed_until.load(Ordering::Relaxed)
-    }
-
-    /// The file gets the mark, while `under_way` changes of ours are, of the `changes` that ever began.
+    /// The file gets the mark, while `under_way` changes of ours are.
     ///
     /// Context: `io` held.
-    pub(super) fn count_under_way(&self, under_way: u32, changes: u64) {
-        self.changes_before.store(changes, Ordering::Relaxed);
-        // Some may have ended since it was made.
-        let now = nanoseconds(realtime());
-        self.changed_until.store(now, Ordering::Relaxed);
+    pub(super) fn count_under_way(&self, under_way: u32) {
         if let Some(told) = self.writers.queue.lock().files.get_mut(&self.handle) {
             told.ours += under_way;
         }
-    }
-
-    /// Whether the change `number` of ours was under way then.
-    ///
-    /// Context: `io` held.
-    pub(super) fn counts(&self, number: u64) -> bool {
-        number <= self.changes_before.load(Ordering::Relaxed)
     }
 
     /// The file has the mark. Context: `io` not held.
@@ -225,28 +194,7 @@ impl MarkedFile {
 
     /// It is over. Context: `io` not held.
     pub(super) fn end_change(&self) {
-        self.told(|told| {
-            told.ours -= 1;
-            let now = nanoseconds(realtime());
-            self.changed_until.store(now, Ordering::Relaxed);
-        });
-    }
-
-    /// How often they had when the pages were compared with the source last.
-    pub(super) fn known(&self) -> u64 {
-        self.known.load(Ordering::Relaxed)
-    }
-
-    /// The pages were compared with the source after others had written so often.
-    ///
-    /// Context: `io` held.
-    pub(super) fn set_known(&self, others: u64) {
-        self.known.store(others, Ordering::Relaxed);
-    }
-
-    /// Whether others have written since.
-    pub(super) fn has_news(&self) -> bool {
-        self.written_by_others() != self.known()
+        self.told(|told| told.ours -= 1);
     }
 }
 

@@ -80,7 +80,7 @@ impl DirNode {
     /// asks the source, see [`DirNode::pin`].
     ///
     /// Context: `opens` held, if it is a regular file.
-    pub(in crate::dirfs) fn unpin(&self, mut opens: Option<&mut Opens>) {
+    pub(in crate::dirfs) fn unpin(&self, opens: Option<&Opens>) {
         let handles = opens.as_ref().map(|opens| opens.handles);
         let in_use = |file: &FileState| {
             let dirty = file.mapping().is_some_and(|mapping| mapping.is_dirty());
@@ -95,8 +95,8 @@ impl DirNode {
             *location = Location::Detached;
             drop(location);
             self.shared.keep_path(self.id, &fd);
-            if let Some(opens) = &mut opens {
-                opens.checked = None;
+            if let Some(file) = self.regular() {
+                file.coherence(|machine| machine.opened(None));
             }
         }
     }
@@ -162,10 +162,10 @@ impl DirNode {
             return;
         };
         if let Some(file) = self.regular() {
-            let mut opens = file.opens.lock();
+            let opens = file.opens.lock();
             // Of a handle without a descriptor they are all that can be read.
             if opens.handles > 0 {
-                opens.missed = true;
+                file.coherence(|machine| machine.gone());
                 return;
             }
             if let Some(mapping) = file.mapping() {
@@ -174,7 +174,7 @@ impl DirNode {
                     return;
                 }
             }
-            opens.checked = None;
+            file.coherence(|machine| machine.opened(None));
         }
         let mut location = self.location.lock();
         if matches!(&*location, Location::Named(at) if is(at, &parent, &name)) {

@@ -17,10 +17,11 @@
 //!
 //! # Locking
 //!
-//! `looks` is under `io`. A look holds no lock, and `ask` takes none that is held over the beginning of a change of the
+//! A look holds no lock, and `ask` takes none that is held over the beginning of a change of the
 //! data: `opens`, `stamping`, those of the address space, a turn in a batch.
 
-use super::{FileState, IoState, StatSample};
+use super::{FileState, IoState};
+use crate::coherence::Asked;
 use foliocache_sync::MutexGuard;
 use foliocache_sync::time::{Duration, Instant, sleep};
 
@@ -36,7 +37,7 @@ struct HeldOff<'a>(&'a FileState);
 
 impl Drop for HeldOff<'_> {
     fn drop(&mut self) {
-        self.0.io.lock().looks -= 1;
+        self.0.coherence(|machine| machine.let_go_on());
     }
 }
 
@@ -44,21 +45,18 @@ impl FileState {
     /// Has `ask` look at the source when no change of ours is under way, while none of the data begins.
     ///
     /// Context: see the module's header; blocks for changes under way.
-    pub(in crate::dirfs) fn look_between_changes<T>(&self, ask: impl FnOnce(StatSample) -> T) -> T {
+    pub(in crate::dirfs) fn look_between_changes<T>(&self, ask: impl FnOnce(Asked) -> T) -> T {
         loop {
-            let began = {
-                let mut io = self.io.lock();
-                io.looks += 1;
-                io.changes
-            };
+            let begun = self.coherence(|machine| machine.hold_off());
             let held_off = HeldOff(self);
-            let (io, is_quiet) = self.wait(self.io.lock(), PATIENCE, |io| io.changing == 0);
+            let ended = |io: &IoState| io.coherence.under_way() == 0;
+            let (io, is_quiet) = self.wait(self.io.lock(), PATIENCE, ended);
             drop(io);
             if is_quiet {
                 return ask(self.look());
             }
             drop(held_off);
-            let goes_on = |io: &IoState| io.changing == 0 || io.changes != began;
+            let goes_on = |io: &IoState| io.coherence.went_on(begun);
             drop(self.wait(self.io.lock(), Duration::MAX, goes_on));
         }
     }
@@ -68,7 +66,8 @@ impl FileState {
         &'a self,
         io: MutexGuard<'a, IoState>,
     ) -> MutexGuard<'a, IoState> {
-        self.wait(io, Duration::MAX, |io| io.looks == 0).0
+        self.wait(io, Duration::MAX, |io| !io.coherence.is_held_off())
+            .0
     }
 
     /// Waits until `is_so`, but no longer than `patience`; whether it is.

@@ -1,8 +1,8 @@
 //! Looks that no change of ours overtakes.
 
 use super::{LONG, with_file};
+use crate::coherence::LocalChange;
 use crate::dirfs::DirFsOptions;
-use crate::dirfs::state::LocalChange;
 use std::sync::mpsc;
 use std::thread;
 
