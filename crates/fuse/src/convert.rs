@@ -83,7 +83,7 @@ mod tests {
             set_time(TimeOrNow::SpecificTime(first)),
             SetTime::At(Timespec::new(i64::MIN, 0))
         );
-        // What the library makes of -2 s and 800 ms.
+        // The library's form of -2 s and 800 ms.
         let sent = UNIX_EPOCH - Duration::new(2, 800_000_000);
         assert_eq!(
             set_time(TimeOrNow::SpecificTime(sent)),

@@ -1,4 +1,4 @@
-//! What is done with an open file: reading, writing, space, copying.
+//! Operations on an open file: reading, writing, space, copying.
 //!
 //! # Model
 //!
@@ -9,7 +9,7 @@
 //! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
 //!
 //! A thread that must not wait uses [`FuseConn::read_nowait`] and [`FuseConn::write_nowait`], and hands
-//! what is left to a worker ([`service`](crate::service)).
+//! the rest to a worker ([`service`](crate::service)).
 //!
 //! The kernel says with each write whether the bytes come from its cache (somebody stored into a
 //! mapping; then any writable handle may serve, and appending handles must not append), whether
@@ -92,7 +92,7 @@ pub(crate) struct WriteRequest {
     pub(crate) how: WriteFlags,
     /// Those of the descriptor.
     pub(crate) flags: i32,
-    /// Who writes.
+    /// The writing process.
     pub(crate) ctx: OpContext,
 }
 
@@ -161,7 +161,7 @@ impl FuseConn {
         iocb.pos = missing_at;
         let handle = || self.file(request.file, false);
         for _ in 0..FETCHES {
-            // What was read before is read again and counts once.
+            // Bytes that were read before are read again and count once.
             iocb.fetched = iocb.fetched.max(iocb.pos);
             iocb.pos = request.pos;
             match self.read_with(request, handle, reply, &mut iocb) {
@@ -448,7 +448,7 @@ impl FuseConn {
     }
 }
 
-/// What `O_SYNC` and `O_DSYNC` promise of a change of the data.
+/// Makes a change of the data durable as `O_SYNC` and `O_DSYNC` promise.
 fn sync_as_opened(file: &OpenFile, flags: i32) -> Result<(), Errno> {
     if flags & O_SYNC == O_SYNC {
         file.fsync()

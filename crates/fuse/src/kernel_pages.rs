@@ -7,7 +7,7 @@
 //! kernel is told to drop the pages. It may have to wait for requests of ours to do so, so a thread
 //! of its own asks it, which serves no requests.
 //!
-//! What programs stored into mappings comes back as writes that no caller waits for. They are counted, for who ends
+//! Stores of programs into mappings come back as writes that no caller waits for. They are counted, for who ends
 //! the mount: `syncfs(2)` does not wait for them and need not send all of them (decision 45).
 //!
 //! # Memory ordering

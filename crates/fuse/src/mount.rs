@@ -9,10 +9,10 @@
 //!                    └──detach──▶ out of the tree; programs that are inside get errors
 //! ```
 //!
-//! Ending in order is: [`Mount::take_over_stores`] with [`MappedStores`](crate::MappedStores) in another process, so that what
-//! programs stored into mappings reaches the file system; [`Mount::hide`]; some time for programs to finish; the stores
-//! again and [`Mount::detach`] where some do not, [`Mount::unmount`] otherwise; then the file system's own write-back, with
-//! nobody left who could change anything.
+//! Ending in order is: [`Mount::take_over_stores`] with [`MappedStores`](crate::MappedStores) in another process, so that stores
+//! of programs into mappings reach the file system; [`Mount::hide`]; some time for programs to finish; the stores
+//! again and [`Mount::detach`] where some do not, [`Mount::unmount`] otherwise; then the file system's own write-back, when
+//! no program can change anything any more.
 
 use crate::buffers::{MAX_REQUEST, MORE_BUFFERS};
 use crate::conn::FuseConn;
@@ -20,6 +20,7 @@ use crate::connection::Connection;
 use crate::device::Device;
 use crate::kernel_pages::KernelPages;
 use crate::news::News;
+use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use crate::prune::Pruner;
 use crate::service::{Job, Server, WORKERS_MEMORY};
@@ -35,7 +36,7 @@ use foliocache_sys::credentials::may_mount;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, MountOption, Notifier, Session, SessionACL};
 use std::io;
 use std::mem;
 use std::path::Path;
@@ -45,7 +46,7 @@ use std::time::{Duration, Instant};
 /// The number that the kernel has for the root.
 const ROOT: u64 = 1;
 
-/// What a reader touches of its stack and allocates besides its two buffers.
+/// The memory of a reader besides its two buffers: of its stack, and allocated.
 const READER_BYTES: u64 = 256 << 10;
 
 /// Why a file system could not be mounted or unmounted.
@@ -149,6 +150,34 @@ fn escaped(name: &str) -> String {
     name.replace('\\', r"\\").replace(',', r"\,")
 }
 
+/// The configuration of the FUSE library for a mount.
+fn config(options: &MountOptions, read_only: bool) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(match may_mount() {
+            true => options.name.clone(),
+            false => escaped(&options.name),
+        }),
+        // The kernel takes this option; the library's own one is for the helper alone.
+        MountOption::CUSTOM("subtype=foliocache".to_owned()),
+        MountOption::DefaultPermissions,
+        match read_only {
+            true => MountOption::RO,
+            false => MountOption::RW,
+        },
+    ];
+    if options.no_exec {
+        config.mount_options.push(MountOption::NoExec);
+    }
+    config.acl = match options.allow_other {
+        true => SessionACL::All,
+        false => SessionACL::Owner,
+    };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = true;
+    config
+}
+
 /// Takes the session's thread out of it, and never drops the rest.
 ///
 /// Dropped, the library's mount would unmount what is at the mount point then. It takes every connection that has ended for
@@ -185,6 +214,14 @@ pub struct Mount {
     threads_beside: Vec<JoinHandle<()>>,
 }
 
+/// Needs of the threads that serve no requests.
+struct Beside {
+    names: Arc<SuperBlock>,
+    nodes: Arc<Nodes>,
+    /// The kernel can be asked to forget inodes.
+    can_prune: bool,
+}
+
 impl Mount {
     /// Mounts a file system at the directory `mount_point`: [`mount()`] for file systems that are no
     /// cache's, as tests have them.
@@ -214,29 +251,7 @@ impl Mount {
         let read_only = options.is_read_only(&names);
         let server = Server::new(conn, threads);
         let workers = Arc::clone(&server.workers);
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(match may_mount() {
-                true => options.name.clone(),
-                false => escaped(&options.name),
-            }),
-            // The kernel takes it as it is; the library's own option is for the helper alone.
-            MountOption::CUSTOM("subtype=foliocache".to_owned()),
-            MountOption::DefaultPermissions,
-            match read_only {
-                true => MountOption::RO,
-                false => MountOption::RW,
-            },
-        ];
-        if options.no_exec {
-            config.mount_options.push(MountOption::NoExec);
-        }
-        config.acl = match options.allow_other {
-            true => SessionACL::All,
-            false => SessionACL::Owner,
-        };
-        config.n_threads = Some(threads);
-        config.clone_fd = true;
+        let config = config(options, read_only);
         let session = Session::new(server, &mount_point, &config)
             .map_err(|error| MountError::of_mount(&error))?;
         let notifier = session.notifier();
@@ -255,7 +270,7 @@ impl Mount {
         let mut mount = Mount {
             serving: Some(serving.map_err(MountError::Thread)?),
             connection: Connection::of(mount_point),
-            device: device.clone(),
+            device,
             threads,
             workers,
             panics,
@@ -266,38 +281,47 @@ impl Mount {
             unopened: kernel_opens.then_some(unopened),
             threads_beside: Vec::new(),
         };
-        if let Some(unopened) = &mount.unopened {
-            let closing = unopened.start(&mount.panics).map_err(MountError::Thread)?;
-            mount.threads_beside.push(closing);
-        }
-        let notifying = mount.kernel_pages.start(notifier, &mount.panics);
+        let beside = Beside {
+            names,
+            nodes,
+            can_prune: can_prune.is_ok(),
+        };
         mount
-            .threads_beside
-            .push(notifying.map_err(MountError::Thread)?);
-        // Without the first nodes have no names, and inodes cannot be found by what is told.
-        if can_prune.is_ok() && names.has_news() && device.forget_all_names().is_ok() {
-            let observer: Weak<dyn Observer> = Arc::downgrade(&mount.news) as _;
-            names.add_observer(observer);
-            let telling = mount.news.start(
-                Arc::clone(&names),
-                Arc::clone(&nodes),
-                device.clone(),
-                &mount.panics,
-            );
-            mount
-                .threads_beside
-                .push(telling.map_err(MountError::Thread)?);
-            mount.news.can_tell();
-        }
-        if can_prune.is_ok() {
-            let holder: Weak<dyn InodeHolder> = Arc::downgrade(&mount.pruner) as _;
-            names.add_holder(holder);
-            let pruning = mount.pruner.start(names, nodes, device, &mount.panics);
-            mount
-                .threads_beside
-                .push(pruning.map_err(MountError::Thread)?);
-        }
+            .start_threads_beside(beside, notifier)
+            .map_err(MountError::Thread)?;
         Ok(mount)
+    }
+
+    /// Starts the threads that serve no requests. If it fails, the mount has those that were started.
+    fn start_threads_beside(
+        &mut self,
+        Beside {
+            names,
+            nodes,
+            can_prune,
+        }: Beside,
+        notifier: Notifier,
+    ) -> io::Result<()> {
+        let (panics, device) = (&self.panics, &self.device);
+        let threads = &mut self.threads_beside;
+        if let Some(unopened) = &self.unopened {
+            threads.push(unopened.start(panics)?);
+        }
+        threads.push(self.kernel_pages.start(notifier, panics)?);
+        // Nodes have no names if the kernel cannot be asked to forget, so news would not lead to inodes.
+        if can_prune && names.has_news() && device.forget_all_names().is_ok() {
+            let observer: Weak<dyn Observer> = Arc::downgrade(&self.news) as _;
+            names.add_observer(observer);
+            let (names, nodes) = (Arc::clone(&names), Arc::clone(&nodes));
+            threads.push(self.news.start(names, nodes, device.clone(), panics)?);
+            self.news.can_tell();
+        }
+        if can_prune {
+            let holder: Weak<dyn InodeHolder> = Arc::downgrade(&self.pruner) as _;
+            names.add_holder(holder);
+            threads.push(self.pruner.start(names, nodes, device.clone(), panics)?);
+        }
+        Ok(())
     }
 
     /// Where it is mounted, absolute and without symbolic links.

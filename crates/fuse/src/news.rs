@@ -11,8 +11,8 @@
 //! that is told. The thread sleeps until there are news, waits for [`GATHER`] and reads them, so that somebody
 //! who changes much is not slowed down by waking it each time.
 //!
-//! The kernel knows what was done through it, but the watches tell of that, too. To have it look up again what it has
-//! just made would cost a request each, and take a program's file off the tree while it runs. So the events that an
+//! The kernel knows the changes that were made through it, but the watches tell of those, too. If it had to look up again a
+//! name that it has just made, each would cost a request, and a running program's file would go from the tree. So the events that an
 //! operation of the mount causes are *expected* ([`Own`]), and only those beyond them are told. What an operation
 //! causes is in the queue when it returns; a reading that began later is the end of the expectation.
 //!
@@ -25,8 +25,8 @@
 //! 2. An answer that is on its way when the kernel is told does not last. For a name, the kernel waits for the requests in
 //!    its directory, but for those that ask whether a name still leads to a directory that it knows. Such an answer looks whether
 //!    something was told, just before it is sent: its name holds for a short time then. The kernel takes no attributes that were
-//!    asked for before it was told. If it does not know the inode yet, its name is told, if there is one, which waits for the answer; the inode is
-//!    told until the kernel knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself
+//!    asked for before it was told. If it does not know the inode yet, it is told of the inode's name, if that is known: this call waits for the answer.
+//!    It is told of the inode until it knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself
 //!    finds that something was told since it was asked for, and has the inode told.
 //! 3. If news are lost, all names and inodes that the kernel knows are told, and those whose answer is on its way.
 //!
@@ -68,7 +68,7 @@ const GATHER: Duration = Duration::from_millis(8);
 /// A name in a directory, by number.
 type Place = (u64, OsString);
 
-/// What operations of the mount do to a name, and what was told of it.
+/// Changes of a name by operations of the mount, and how many of them were told.
 #[derive(Default)]
 struct Expected {
     running: u32,
@@ -93,7 +93,7 @@ struct State {
     stopped: bool,
 }
 
-/// What the kernel of one mount is to be told.
+/// The changes that the kernel of one mount is to be told.
 pub(crate) struct News {
     state: Mutex<State>,
     wake: Event,
@@ -128,7 +128,7 @@ pub(crate) struct ToldSoFar {
 }
 
 impl ToldSoFar {
-    /// What may change a name.
+    /// The counts of events that may change a name.
     pub(crate) fn of_names(self) -> (u32, u32) {
         (self.doubts, self.losses)
     }
@@ -253,7 +253,7 @@ impl News {
         self.told_so_far(dir)
     }
 
-    /// What was told so far of what lies in a directory.
+    /// The counts of changes told so far in a directory.
     pub(crate) fn told_so_far(&self, dir: &Inode) -> ToldSoFar {
         ToldSoFar {
             doubts: dir.attributes().doubts(),

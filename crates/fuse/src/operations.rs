@@ -87,7 +87,7 @@ impl Filesystem for Server {
         let done = self
             .conn
             .attempt("forget", || Ok(self.conn.forget(ino.0, nlookup)));
-        // What goes with the last look-up may be a file, and its end may wait for the store.
+        // The last look-up may be that of a file, whose end may wait for the store.
         if let Ok(Some(node)) = done {
             self.serve(Lane::Io, move |conn| {
                 conn.unopened.end(ino.0);

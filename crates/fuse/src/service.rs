@@ -14,10 +14,10 @@
 //! that got it, as long as enough other readers are left. That is the usual case and costs one
 //! atomic operation. Beyond it, requests go to *workers*, which are started as they are needed and
 //! end when they are idle. So a hung store or throttled writers take readers up to a limit, and
-//! workers up to a limit, and what cannot wait is served all the same.
+//! workers up to a limit, and requests that cannot wait are served all the same.
 //!
-//! Requests have two lanes, because files usually hang before names do: what only looks at names
-//! and attributes, and everything else. The kernel sends no request that must come after another
+//! Requests have two lanes, because files usually hang before names do: one for requests that only look
+//! at names and attributes, and one for all others. The kernel sends no request that must come after another
 //! one before that one was answered, so requests need no order here: a handle's release comes after
 //! the answers to all its reads, writes and syncs, and a sync after those of the writes it covers.
 //!
@@ -46,7 +46,7 @@ use foliocache_sync::workers::{Limits, NoThread, Workers};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::{PAGE_SIZE, PageVec};
 
-/// What a request is in line with when all is busy.
+/// The line that a request joins when all are busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Looking at names and attributes.
@@ -68,7 +68,7 @@ const HELD: usize = 8 << 20;
 /// Workers may have to hold all of these at once.
 pub(crate) const MAX_BACKGROUND: u16 = 8;
 
-/// What a worker touches of its stack, and a buffer for copies from file to file.
+/// The memory of a worker: of its stack, and a buffer for copies from file to file.
 const WORKER_BYTES: u64 = 96 << 10;
 
 /// Most memory of the workers and of what they hold.
@@ -273,7 +273,7 @@ impl Server {
         }
     }
 
-    /// A copy of what a worker is to write: all of `data`, or what room is left for.
+    /// A copy of the bytes that a worker is to write: all of `data`, or as many as there is room for.
     ///
     /// # Errors
     /// Those of [`PageVec::copy_of`].

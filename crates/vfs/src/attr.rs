@@ -36,7 +36,7 @@
 //!    which knows whether that still holds.
 //!
 //! 6. A file that gets another name is doubted. Through that name it may change where nobody is told, so it is not believed
-//!    as watched, see [`Belief`], until the file system says again that all is told.
+//!    as watched, see [`Belief`](crate::Belief), until the file system says again that all is told.
 //!
 //! 7. Attributes are *changed* from a change of our own to mode, owner or links on, until the store has answered a question that nobody
 //!    has doubted since. Until then an answer that was doubted may be from before our change, and is not taken over.
@@ -57,7 +57,7 @@
 //! is one of the two legal orders. So is `believed_until`: who reads it just before a doubt shows what
 //! was true until then.
 
-use crate::belief::Belief;
+use crate::epoch;
 use crate::generation::Generation;
 use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -421,12 +421,12 @@ impl AttrCell {
         self.believed_until() != FOR_EVER
     }
 
-    /// Whether they are believed at `now` because somebody would have told of a change, see [`Belief`], or because nobody else
+    /// Whether they are believed at `now` because somebody would have told of a change, see [`Belief`](crate::Belief), or because nobody else
     /// makes any.
     #[inline]
     pub fn is_watched(&self, now: u64) -> bool {
         let until = self.believed_until();
-        until >= FOR_EVER - 1 || Belief::is_watched(until, now)
+        until >= FOR_EVER - 1 || epoch::is_watched(until, now)
     }
 
     /// Until when they may be shown without asking the store.
@@ -475,7 +475,7 @@ impl AttrCell {
 
     /// Takes over what the store said since `doubts` was taken, and believes it until `until`, or longer if it was
     /// believed longer. If somebody doubted meanwhile nobody believes it. Does nothing, and returns false, after a change of our own
-    /// since ([`AttrCell::update`]), and if a later answer is believed: one of after the doubt, or of a later epoch (see [`Belief`]).
+    /// since ([`AttrCell::update`]), and if a later answer is believed: one of after the doubt, or of a later epoch (see [`Belief`](crate::Belief)).
     pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) -> bool {
         self.believe_as(doubts, until, |attributes| {
             change(attributes);
@@ -494,7 +494,7 @@ impl AttrCell {
         let doubted = *lock != doubts;
         let believed = self.believed_until();
         // What was lost is doubted by nobody: it ends an epoch.
-        let is_over = until < believed && !Belief::is_same_epoch(until, believed);
+        let is_over = until < believed && !epoch::is_same(until, believed);
         // Relaxed: under the lock.
         let changed = self.words[0].load(Ordering::Relaxed) & CHANGED;
         // What is believed was asked since, by invariant 2.
@@ -521,19 +521,19 @@ impl AttrCell {
         true
     }
 
-    /// Believes what was asked since `doubts` was taken until somebody tells of a change, see [`Belief`]; not if
+    /// Believes what was asked since `doubts` was taken until somebody tells of a change, see [`Belief`](crate::Belief); not if
     /// somebody doubted meanwhile.
     pub(crate) fn believe_watched(&self, doubts: u32, now: u64) {
         let lock = self.doubts.lock();
         if *lock == doubts && self.is_believed(now) {
-            self.believe_until(Belief::watched(now));
+            self.believe_until(epoch::end(now));
         }
     }
 
     /// Nobody would tell of a change any more: doubts what is believed for that reason.
     pub(crate) fn unwatched(&self) {
         let until = self.believed_until();
-        if until != FOR_EVER && Belief::is_watched(until, until) {
+        if until != FOR_EVER && epoch::is_watched(until, until) {
             self.doubt();
         }
     }
@@ -817,7 +817,7 @@ mod tests {
     fn an_answer_of_an_epoch_that_is_over_replaces_no_later_one() {
         let cell = cell(0o644);
         let (asked, over) = (cell.doubts(), 10);
-        let until = Belief::watched(over) + 10;
+        let until = epoch::end(over) + 10;
         assert!(cell.believe(cell.doubts(), until, |attributes| attributes.size = 2));
         assert!(!cell.believe(asked, over, |attributes| attributes.size = 1));
         assert_eq!((cell.get().size, cell.believed_until()), (2, until));

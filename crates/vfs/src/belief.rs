@@ -3,15 +3,12 @@
 //! # Model
 //!
 //! Others may change a store behind our back. Each answer of it, a name or attributes, is believed *until* a moment on
-//! a clock of milliseconds ([`Belief::now`]):
+//! a clock of milliseconds and [epochs](crate::epoch) ([`Belief::now`]):
 //!
 //! ```text
 //!  by time     asked + validity
 //!  watched     the end of the epoch: until somebody tells of a change
 //!  for ever    there is nobody else
-//!
-//!   bits  63 … 40   39 … 0
-//!         epoch     milliseconds        all ones above: watched
 //! ```
 //!
 //! **Watched** is what lies in a directory whose store tells of each change ([`News`]). What is told is *doubted*: the
@@ -44,6 +41,7 @@
 //!
 //! NFS has delegations, which a server recalls; here nobody asks for one and nobody waits for its return.
 
+use crate::epoch::{self, EPOCH, LAST_EPOCH};
 use crate::inode::Inode;
 use crate::slab::SlabArc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
@@ -57,11 +55,6 @@ use std::time::Duration;
 
 /// Milliseconds for which the news count as read. In a model there are none: whatever returned is seen.
 const FRESH: u64 = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
-
-/// An epoch in the bits above the milliseconds.
-const EPOCH: u64 = 1 << 40;
-/// The last one, in which nothing is watched: there is none after it.
-const LAST_EPOCH: u64 = !(EPOCH - 1);
 
 /// Nobody reads any news.
 const NEVER: u64 = u64::MAX;
@@ -249,7 +242,7 @@ impl Belief {
         };
         match after {
             u64::MAX => u64::MAX,
-            after => now.saturating_add(after).min(Self::watched(now) - 1),
+            after => now.saturating_add(after).min(epoch::end(now) - 1),
         }
     }
 
@@ -262,19 +255,9 @@ impl Belief {
         }
     }
 
-    /// Until when an answer that is watched holds.
-    pub(crate) fn watched(now: u64) -> u64 {
-        now | (EPOCH - 1)
-    }
-
-    /// Whether an answer is believed at `now` since somebody would have told.
-    pub fn is_watched(until: u64, now: u64) -> bool {
-        until == Self::watched(now)
-    }
-
-    /// Whether nothing that somebody told of was lost between two moments.
+    /// Whether no news were lost between two moments.
     pub fn is_same_epoch(earlier: u64, now: u64) -> bool {
-        (earlier ^ now) < EPOCH
+        epoch::is_same(earlier, now)
     }
 
     /// Watches a directory; whether it is watched. Before anything in it is asked for.

@@ -54,7 +54,7 @@ use foliocache_sys::Errno;
 use std::any::Any;
 use std::ffi::OsStr;
 use std::fmt;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 /// What a name leads to.
 #[repr(C, align(64))]
@@ -228,11 +228,13 @@ impl Inode {
         attributes: SlabArc<AttrCell>,
         ops: SlabArc<impl InodeOperations>,
     ) -> Inode {
+        let ops: NonNull<dyn InodeOperations> = ops.into_raw();
         Inode {
             ino,
             generation,
             attributes,
-            ops: ops.into_operations(),
+            // SAFETY: from `into_raw` above, and taken over once.
+            ops: unsafe { SlabArc::from_raw(ops) },
             mapping: OnceLock::new(),
             kind,
             link: InodeLink::default(),

@@ -34,6 +34,7 @@ mod bound;
 mod cached;
 mod credentials;
 pub mod dcache;
+mod epoch;
 mod filesystem;
 mod generation;
 pub mod hash;

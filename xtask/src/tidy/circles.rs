@@ -92,11 +92,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("mm", &["readahead/history", "readahead/stream"]),
     (
         "vfs",
-        &["attr", "belief", "dcache", "icache", "inode", "slab"],
-    ),
-    ("vfs", &["super_block", "walk"]),
-    (
-        "vfs",
         &[
             "dcache/cache",
             "dcache/dentry",
@@ -106,15 +101,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "dcache/reference",
         ],
     ),
-    (
-        "vfs",
-        &[
-            "super_block/news",
-            "super_block/removed",
-            "super_block/shrink",
-        ],
-    ),
-    ("vfs", &["walk/prefix", "walk/rcu"]),
 ];
 
 /// A module, as the names that lead to it from the crate's root.

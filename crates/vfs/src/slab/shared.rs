@@ -32,7 +32,6 @@
 
 use super::{Pool, Slab, Slot};
 use crate::bound::{MetadataBound, Unbounded};
-use crate::inode::InodeOperations;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, Ordering, fence};
 use foliocache_sync::time::{Duration, sleep};
@@ -184,27 +183,9 @@ impl<T> SlabArc<T> {
         Self { object }
     }
 
-    /// The same reference, of a file system's own part of an inode.
-    pub(crate) fn into_operations(self) -> SlabArc<dyn InodeOperations>
-    where
-        T: InodeOperations,
-    {
-        let object = self.into_raw();
-        SlabArc { object }
-    }
-
     /// The reference as a pointer, for [`SlabArc::from_raw`].
     pub(crate) fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).object
-    }
-
-    /// Takes a reference over.
-    ///
-    /// # Safety
-    ///
-    /// It comes from [`SlabArc::into_raw`], and nobody else takes it.
-    pub(crate) unsafe fn from_raw(object: NonNull<T>) -> Self {
-        Self { object }
     }
 
     /// As [`SlabArc::from_raw`], by a borrow.
@@ -330,6 +311,15 @@ fn pointer_to<T>(object: &T) -> NonNull<T> {
 }
 
 impl<T: ?Sized> SlabArc<T> {
+    /// Takes a reference over.
+    ///
+    /// # Safety
+    ///
+    /// It comes from [`SlabArc::into_raw`], of the object's own type or of a trait's, and is taken over once.
+    pub(crate) unsafe fn from_raw(object: NonNull<T>) -> Self {
+        Self { object }
+    }
+
     /// Whether both are of one object.
     pub fn ptr_eq(one: &Self, other: &Self) -> bool {
         ptr::addr_eq(one.object.as_ptr(), other.object.as_ptr())

@@ -6,9 +6,9 @@
 //! its doubts are noted before the question, and compared after the answer. See [`Belief`](crate::Belief), invariant 1.
 
 use super::{Named, SuperBlock};
-use crate::belief::Belief;
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
+use crate::epoch;
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
@@ -154,7 +154,7 @@ impl SuperBlock {
             true => {
                 let mut in_time = false;
                 inode.attributes().unless_doubted(doubts, || {
-                    dentry.believe(Belief::watched(asked));
+                    dentry.believe(epoch::end(asked));
                     in_time = true;
                 });
                 if !in_time {

@@ -30,17 +30,26 @@
 //! Names change behind the back of a local directory's cache. How long an answer is believed, [`Belief`] says.
 
 mod ask;
+mod caches;
 mod change;
+mod gone;
 mod news;
+mod observers;
+mod prefix;
+mod rcu_walk;
+mod reference_walk;
 mod removed;
 mod shrink;
 mod xattr;
 
-pub use self::news::Observer;
-use self::news::Observers;
+use self::caches::Caches;
+pub use self::observers::Observer;
+use self::observers::Observers;
+use self::rcu_walk::{RcuAt, RcuMode};
+use self::reference_walk::ReferenceMode;
 use self::removed::{LOOK, Removed};
 pub use self::shrink::InodeHolder;
-use self::shrink::{Caches, Shrinkable};
+use self::shrink::Shrinkable;
 use crate::belief::Belief;
 use crate::bound::MetadataBound;
 use crate::credentials::Credentials;
@@ -51,7 +60,7 @@ use crate::inode::Inode;
 use crate::limbo::Reaper;
 use crate::slab::SlabArc;
 use crate::types::{Attr, Attributes, FileKind, OpContext, SetAttr};
-use crate::walk::{RcuAt, RcuMode, ReferenceMode, Stop, WalkError, WalkFlags, Walked, walk};
+use crate::walk::{Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::{self, RcuReadGuard};

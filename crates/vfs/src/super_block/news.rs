@@ -1,78 +1,41 @@
-//! What is done when somebody tells of a change in a directory: what it may concern is doubted.
+//! News of a change in a directory: all that it may concern is doubted.
 //!
 //! # Model
 //!
 //! | told | doubted |
 //! |---|---|
-//! | a name was made, removed or moved | its dentry, the attributes of what it leads to, those of the directory |
-//! | a name was removed, or a file moved to it | also whether what it led to is [gone](super::removed) |
-//! | attributes or the content of a name changed | the attributes of what it leads to |
+//! | a name was made, removed or moved | its dentry, the attributes of its inode, those of the directory |
+//! | a name was removed, or a file moved to it | also whether the old inode is [gone](super::removed) |
+//! | attributes or the content of a name changed | the attributes of its inode |
 //! | attributes of the directory itself changed | these |
 //!
 //! Nothing is asked here. Our own changes are told, too, and cost a question each.
 //!
-//! A mount shows its kernel what the file system says, and the kernel believes it for long: it is told as an
-//! [`Observer`], of what others do and of what this process does by other ways.
+//! A mount passes the answers of the file system to its kernel, which believes them for long. The mount is told, as an
+//! [`Observer`], of changes by others and of those that this process makes by other ways.
 //!
 //! # Locking
 //!
-//! It comes from [`Belief::now`](crate::Belief::now), whatever the caller holds. The list of observers is a leaf but
-//! for what they do, which takes leaves.
+//! It comes from [`Belief::now`](crate::Belief::now), whatever locks the caller holds.
 
 use super::SuperBlock;
-use super::shrink::Caches;
-use crate::belief::{Belief, Change, Listener, Told};
+use super::caches::Caches;
+use super::observers::Observer;
+use crate::belief::{Change, Listener, Told};
 use crate::dcache::Name;
+use crate::epoch;
 use crate::inode::Inode;
 use crate::slab::SlabArc;
-use foliocache_sync::{RwLock, Weak};
+use foliocache_sync::Weak;
 use foliocache_sys::fd::BorrowedFd;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-/// Somebody who keeps answers of a file system beyond our reach and has to take them back when they change.
-///
-/// Context of its methods: any locks of the file system may be held; they do not wait, and take leaf locks at most.
-pub trait Observer: Send + Sync {
-    /// Something may have changed. `inode` is what the name leads to, as far as that is known. `ours` where it was done
-    /// through the names of this process; that is told by the store once more if the directory is watched.
-    fn changed(&self, told: Told<'_>, inode: Option<&SlabArc<Inode>>, ours: bool);
-
-    /// The directory that a name in `dir` led to was removed by others, not moved. Told a little after the removal,
-    /// unless the name was looked up again since.
-    fn directory_is_gone(&self, dir: &Inode, name: &OsStr);
-
-    /// This process changes the inode, or may do so for as long as
-    /// [`InodeOperations::writers`](crate::InodeOperations::writers) says.
-    fn is_changed(&self, inode: &Inode);
-
-    /// Everything that happened before `began` ([`coarse_monotonic_ms`]) was told; unless it is `complete`, anything may
-    /// be missing.
-    ///
-    /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
-    fn was_told(&self, began: u64, complete: bool);
-}
-
-#[derive(Default)]
-pub(super) struct Observers(RwLock<Vec<Weak<dyn Observer>>>);
-
-impl Observers {
-    pub(super) fn each(&self, tell: impl Fn(&dyn Observer)) {
-        for observer in &*self.0.read() {
-            if let Some(observer) = observer.upgrade() {
-                tell(&*observer);
-            }
-        }
-    }
-}
-
 impl SuperBlock {
     /// Tells somebody of changes, for as long as it lives.
     pub fn add_observer(&self, observer: Weak<dyn Observer>) {
-        let mut observers = self.caches.observers.0.write();
-        observers.retain(|observer| observer.strong_count() > 0);
-        observers.push(observer);
+        self.caches.observers.add(observer);
     }
 
     /// Whether changes of names in a directory, of its own attributes, and of those of the files in it are told to the
@@ -106,7 +69,7 @@ impl SuperBlock {
 
     /// Whether a name is as it was when it was asked for, and somebody would have told.
     pub fn is_believed_as_watched(&self, named: &super::Named) -> bool {
-        named.dentry.is_hashed() && Belief::is_watched(named.dentry.believed_until(), self.now())
+        named.dentry.is_hashed() && epoch::is_watched(named.dentry.believed_until(), self.now())
     }
 
     /// This process opens `inode` for writing, by another way than an observer.
@@ -129,7 +92,7 @@ impl SuperBlock {
 }
 
 impl Caches {
-    /// Doubts what a change may concern; what its name leads to.
+    /// Doubts all that a change may concern. Returns the inode of its name.
     fn doubt(&self, Told { dir, name, change }: Told<'_>) -> Option<SlabArc<Inode>> {
         // First, see invariant 1 of `belief`.
         match (name, change) {
@@ -138,7 +101,7 @@ impl Caches {
             _ => dir.attributes().count_doubt(),
         }
         if name.is_none() {
-            // Who may go through it may be another.
+            // Others may be permitted to go through it now.
             drop(self.fs.permissions().begin());
         }
         let dentry = name.and_then(|name| {

@@ -1,4 +1,4 @@
-//! What others removed from the store: it is given up soon, and with it its space there.
+//! Files that others removed from the store: they are given up soon, and with them their space there.
 //!
 //! # Model
 //!
@@ -14,13 +14,14 @@
 //!                                                     └──────▶ dropped: all was told, and it was not lost
 //! ```
 //!
-//! A name may be found to lead elsewhere before the news are read. Then the dentry of the old file goes, and who is told
-//! afterwards would not find the file. So it is *expected* ([`Caches::invalidate`], [`Caches::expect_displaced`]) until the news
+//! A name may be found to lead elsewhere before the news are read. Then the dentry of the old file goes, and news that come
+//! afterwards would not find the file. So it is *expected* ([`Caches::invalidate`](super::caches::Caches::invalidate), [`Caches::expect_displaced`](super::caches::Caches::expect_displaced)) until the news
 //! of some time later are read, since a change can be seen a little before it is told. A file that was moved is not told to be
 //! lost, and keeps its pages.
 //!
-//! What is not told stays until the cache makes room, as does what is beyond [`MOST`], and a file whose name was given up to
-//! make room: who is told of a name learns of no file then. To keep the names of such files would take the room that was to be made.
+//! A file whose removal is not told stays until the cache makes room. So do files beyond [`MOST`], and a file whose name was
+//! given up to make room: news of a name lead to no file then. To keep the names of such files would take the room that was
+//! to be made.
 //!
 //! # Invariants
 //!
@@ -35,12 +36,10 @@
 //!
 //! [`FileSystem::give_up_removed`]: crate::FileSystem::give_up_removed
 
-use super::shrink::Caches;
 use crate::dcache::DentryRef;
-use crate::icache::CachedInode;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
-use crate::slab::{SlabArc, SlabWeak};
+use crate::slab::SlabWeak;
 use foliocache_sync::Mutex;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::time::Duration;
@@ -56,13 +55,13 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 const MOST: usize = 16 << 10;
 
 /// A model frees by itself, and its files have no pages.
-const IS_MODEL: bool = cfg!(any(loom, shuttle));
+pub(super) const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
 /// Milliseconds for which a file is expected to be told of at least: a change can be seen before it is told. In a model for ever.
 const EXPECTED_FOR: u64 = if IS_MODEL { 1 << 30 } else { 2000 };
 
 /// A file that may be gone.
-enum Waiting {
+pub(super) enum Waiting {
     /// A name, with what it led to.
     Named(DentryRef<Inode>),
     /// A file that no name is known to lead to. Others may free it before the reaper comes.
@@ -144,13 +143,18 @@ pub(super) struct Removed {
 }
 
 impl Removed {
-    /// Has `reaper`, which calls [`Caches::give_up_removed`], woken for what gets in line.
+    /// Has `reaper`, which calls [`Caches::give_up_removed`](super::caches::Caches::give_up_removed), woken for what gets in line.
     pub(super) fn wake_when_added(&self, reaper: Reaper) {
         let _ = self.reaper.set(reaper);
     }
 
-    fn is_used(&self) -> bool {
+    pub(super) fn is_used(&self) -> bool {
         self.reaper.get().is_some() || IS_MODEL
+    }
+
+    /// Takes out all that are in line.
+    pub(super) fn take_line(&self) -> Vec<Waiting> {
+        mem::take(&mut *self.line.lock())
     }
 
     /// Does not wait.
@@ -158,7 +162,7 @@ impl Removed {
         self.push([Waiting::Named(dentry)]);
     }
 
-    fn push(&self, waiting: impl IntoIterator<Item = Waiting>) {
+    pub(super) fn push(&self, waiting: impl IntoIterator<Item = Waiting>) {
         if !self.is_used() {
             return;
         }
@@ -171,7 +175,7 @@ impl Removed {
         }
     }
 
-    fn expect(&self, dir: &Inode, name: &[u8], inode: SlabWeak<Inode>, now: u64) {
+    pub(super) fn expect(&self, dir: &Inode, name: &[u8], inode: SlabWeak<Inode>, now: u64) {
         let place = || (dir.ino(), name.to_vec());
         self.expected.lock().add(place, inode, now);
     }
@@ -195,108 +199,6 @@ impl Removed {
         if !files.is_empty() {
             self.push(files.into_iter().map(|(file, _)| Waiting::Nameless(file)));
         }
-    }
-}
-
-impl Caches {
-    /// Gives up what of the line is gone.
-    ///
-    /// Context: [`FileSystem::give_up_removed`](crate::FileSystem::give_up_removed).
-    pub(super) fn give_up_removed(&self) {
-        let line = mem::take(&mut *self.removed.line.lock());
-        let mut gone = Vec::new();
-        for waiting in line {
-            let (dentry, inode) = match waiting {
-                Waiting::Named(dentry) => {
-                    let inode = dentry.inode();
-                    (Some(dentry), inode)
-                }
-                Waiting::Nameless(inode) => (None, inode.upgrade()),
-            };
-            let Some(inode) = inode.filter(|inode| self.fs.give_up_removed(inode)) else {
-                continue;
-            };
-            if let Some(dentry) = dentry {
-                if inode.is_directory() && dentry.is_hashed() {
-                    self.tell_of_directory(&dentry);
-                }
-                self.invalidate(&dentry);
-            }
-            gone.push(inode);
-        }
-        if !gone.is_empty() {
-            // Dead dentries have their inodes until then.
-            self.dcache.wait_for_limbo();
-            self.fs.evict_inodes(gone);
-        }
-    }
-
-    /// Takes a dentry away whose name leads elsewhere in the store, and all below it: what they led to may be gone.
-    ///
-    /// Context: as for [`DentryCache::prune`](crate::dcache::DentryCache::prune).
-    pub(super) fn invalidate(&self, dentry: &DentryRef<Inode>) {
-        let expect = |dir: &Inode, name: &[u8], inode| self.expect(dir, name, &inode);
-        self.dcache.invalidate_telling(dentry, &expect);
-    }
-
-    /// A name that led to `inode` leads elsewhere, or does not for long: if it is told to be lost, so may the inode be. To be called
-    /// before the dentry goes.
-    pub(super) fn expect(&self, dir: &Inode, name: &[u8], inode: &SlabArc<Inode>) {
-        let by_us = CachedInode::link(&**inode).is_gone();
-        if by_us || !self.removed.is_used() || foliocache_sync::planted!(found_gone_not_expected) {
-            return;
-        }
-        if let Some(now) = self.fs.belief().told_since() {
-            let inode = SlabArc::downgrade(inode);
-            self.removed.expect(dir, name, inode, now);
-        }
-    }
-
-    /// Somebody was told of something before a name was entered, perhaps that it was lost: a file with pages may be gone.
-    pub(super) fn doubt_found(&self, dentry: &DentryRef<Inode>) {
-        let has_pages = |inode: &SlabArc<Inode>| inode.mapping().is_some() || IS_MODEL;
-        if dentry.inode().as_ref().is_some_and(has_pages) {
-            self.removed.add(dentry.clone());
-        }
-    }
-
-    /// As [`Caches::expect`], of dentries that had to make way for an answer about `name` in `dir`, which had `doubts` before it was
-    /// asked for.
-    pub(super) fn expect_displaced(
-        &self,
-        dir: &Inode,
-        name: &[u8],
-        doubts: u32,
-        displaced: &[DentryRef<Inode>],
-    ) {
-        for dentry in displaced {
-            let Some(inode) = dentry.inode() else {
-                continue;
-            };
-            if inode.is_directory() {
-                // Its children would keep it.
-                self.invalidate(dentry);
-            }
-            let mut in_time = false;
-            dir.attributes().unless_doubted(doubts, || {
-                self.expect(dir, name, &inode);
-                in_time = true;
-            });
-            if !in_time && self.fs.belief().told_since().is_some() {
-                let inode = SlabArc::downgrade(&inode);
-                self.removed.push([Waiting::Nameless(inode)]);
-            }
-        }
-    }
-
-    fn tell_of_directory(&self, gone: &DentryRef<Inode>) {
-        let Some(dir) = gone.parent().and_then(|parent| parent.inode()) else {
-            return;
-        };
-        let name = gone.name();
-        let name = OsStr::from_bytes(&name);
-        self.observers
-            .each(|observer| observer.directory_is_gone(&dir, name));
     }
 }
 

@@ -1,12 +1,12 @@
-//! What a file system's names and inodes take, and how they give it up.
+//! The memory of a file system's names and inodes, and how they give it up.
 //!
 //! # Model
 //!
-//! A dentry keeps its inode, so names go first; what then nobody holds is evicted by the file system.
+//! A dentry keeps its inode, so names go first. Then the file system evicts inodes that nobody holds.
 //! Both are freed a grace period after they are given up.
 //!
-//! What is missing then somebody holds. A mount holds inodes for its kernel, and can have them given back: it
-//! is asked to ([`InodeHolder`]), does so in its own time, and then gives up what came back
+//! If that is too little, the rest is held. A mount holds inodes for its kernel, and can have them given back: it
+//! is asked to ([`InodeHolder`]), does so in its own time, and then gives up the inodes that came back
 //! ([`SuperBlock::give_up`](super::SuperBlock::give_up)).
 //!
 //! # Locking
@@ -14,31 +14,15 @@
 //! `caches` is read by reclaim, tried only, and taken for writing once, when the file system goes. `holders`
 //! is a leaf.
 
-use super::news::Observers;
-use super::removed::{LOOK, Removed};
-use crate::dcache::{DENTRY_BYTES, DentryCache};
-use crate::filesystem::FileSystem;
-use crate::inode::{Inode, inode_bytes};
+use super::caches::Caches;
+use super::removed::LOOK;
+use crate::dcache::DENTRY_BYTES;
+use crate::inode::inode_bytes;
 use foliocache_mm::{GivenUp, Shrinker};
 use foliocache_sync::rank::{Rank, RankedRwLock};
 use foliocache_sync::{Arc, Mutex, Weak};
 
-/// What takes memory.
-pub(super) struct Caches {
-    pub(super) dcache: DentryCache<Inode>,
-    pub(super) fs: Arc<dyn FileSystem>,
-    pub(super) observers: Observers,
-    pub(super) removed: Removed,
-}
-
-impl Caches {
-    /// Bytes charged for names and inodes.
-    fn bytes(&self) -> u64 {
-        self.dcache.bytes() + self.fs.inode_bytes()
-    }
-}
-
-/// Somebody who holds inodes on behalf of others and can have them given back.
+/// A holder of inodes on behalf of others, which can have them given back.
 pub trait InodeHolder: Send + Sync {
     /// About so many of the inodes that it holds are wanted back, with their names; whether some may come.
     ///
@@ -46,7 +30,7 @@ pub trait InodeHolder: Send + Sync {
     fn want_back(&self, nr: usize) -> bool;
 }
 
-/// What memory reclaim knows of a `SuperBlock`; nothing once that is dropped.
+/// Memory reclaim's view of a `SuperBlock`; it is empty once that is dropped.
 ///
 /// Reclaim uses the caches under the lock and takes no reference out of it, so that it never is the last to
 /// let go of a file system, whose end may need memory.
@@ -90,8 +74,8 @@ impl Shrinkable {
         caches.map_or_else(R::default, |caches| with(caches))
     }
 
-    /// Frees what was given up and that nobody reads any more; how much still waits. Looks for what others removed if
-    /// nobody else has for [`LOOK`].
+    /// Frees entries that were given up and that no reader can see; how many still wait. Looks for removals by others if
+    /// that was not done for [`LOOK`].
     pub(super) fn reap(&self) -> usize {
         self.with(|caches| {
             caches.fs.belief().read_if_older(LOOK);
@@ -131,7 +115,7 @@ impl Shrinker for Shrinkable {
             let wanted = part(names, DENTRY_BYTES);
             let gone_names = caches.dcache.shrink(wanted);
             let missing_names = wanted.saturating_sub(gone_names);
-            // Not for what others free: whoever reclaims may be at work for another file system, which this store must not
+            // It does not wait for other threads: the caller may reclaim for another file system, which this store must not
             // hold up.
             caches.dcache.flush_limbo();
             let wanted = part(inodes, inode_bytes());
@@ -143,7 +127,7 @@ impl Shrinker for Shrinkable {
             }
             GivenUp {
                 bytes: before.saturating_sub(caches.bytes()),
-                // What went may keep its page still, or another thread frees it.
+                // The page of an entry that went may be in use still, or another thread frees it.
                 more: asked || gone_names + gone_inodes > 0,
             }
         })

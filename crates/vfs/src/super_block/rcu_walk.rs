@@ -1,17 +1,17 @@
-//! The walk under RCU: no reference, no lock, nothing written that others write.
+//! The mode of a walk under RCU: no reference, no lock, nothing written that others write.
 //!
 //! # Model
 //!
 //! A place is a dentry with the sequence number at which it was found. A child counts only if, after it
-//! was found, its directory still had its number: then both were true at one moment. Whatever is not
+//! was found, its directory still had its number: then both were true at one moment. A name that is not
 //! there, not believed any more, or changed meanwhile ends the walk with [`Stop::Bail`].
 
-use super::{Mode, Stop, WalkFlags, prefix, walk};
+use super::SuperBlock;
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{Dentry, Name};
 use crate::inode::Inode;
-use crate::super_block::SuperBlock;
-use crate::types::{FileKind, MAX_NAME};
+use crate::types::FileKind;
+use crate::walk::{Mode, Stop};
 use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sys::Errno;
 
@@ -21,7 +21,7 @@ pub(crate) struct RcuMode<'g, const PLAIN: bool = false> {
     pub(crate) credentials: Option<&'g Credentials>,
     pub(crate) now: u64,
     pub(crate) rcu: &'g RcuReadGuard,
-    /// With `PLAIN`: the least of what the names and the permissions on the way are believed.
+    /// With `PLAIN`: the time until which all names and permissions on the way are believed.
     pub(super) until: u64,
 }
 
@@ -80,62 +80,6 @@ impl<'g, const PLAIN: bool> RcuMode<'g, PLAIN> {
     }
 }
 
-impl<'g> RcuMode<'g> {
-    /// Whether the way to the last name of `path` is remembered.
-    pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
-        prefix::remembers(self, start, path)
-    }
-
-    /// What `path` leads to.
-    #[inline(always)]
-    pub(crate) fn walk(
-        mut self,
-        start: &'g Dentry<Inode>,
-        path: &[u8],
-        flags: WalkFlags,
-    ) -> Result<RcuAt<'g>, Stop> {
-        let start = self.at(start).ok_or(Stop::Bail)?;
-        match prefix::find(&self, start, path, flags) {
-            Some((dir, name)) => match self.plain_child(&dir, name, flags) {
-                Some(end) => end,
-                None => self.walk_all(dir, name, flags),
-            },
-            None => self.walk_all(start, path, flags),
-        }
-    }
-
-    #[inline(never)]
-    fn walk_all(
-        &mut self,
-        start: RcuAt<'g>,
-        path: &[u8],
-        flags: WalkFlags,
-    ) -> Result<RcuAt<'g>, Stop> {
-        Ok(walk(self, start, path, flags, false)?.at)
-    }
-
-    /// What a path of one name leads to, as the walk has it; `None` where it takes more than a look-up.
-    #[inline(always)]
-    fn plain_child(
-        &mut self,
-        dir: &RcuAt<'g>,
-        name: &[u8],
-        flags: WalkFlags,
-    ) -> Option<Result<RcuAt<'g>, Stop>> {
-        let plain = name.len() <= MAX_NAME && name != b"." && name != b"..";
-        if !plain || self.kind(dir) != FileKind::Directory {
-            return None;
-        }
-        let child = self
-            .may_search(dir)
-            .and_then(|()| self.child(dir, &Name::new(name)));
-        match child {
-            Ok(child) if flags.follow && self.kind(&child) == FileKind::Symlink => None,
-            child => Some(child),
-        }
-    }
-}
-
 impl<'g, const PLAIN: bool> Mode for RcuMode<'g, PLAIN> {
     type At = RcuAt<'g>;
     type Target = &'g [u8];
@@ -186,7 +130,7 @@ impl<'g, const PLAIN: bool> Mode for RcuMode<'g, PLAIN> {
     }
 
     fn target(&mut self, link: &RcuAt<'g>) -> Result<&'g [u8], Stop> {
-        // What a link holds may be replaced without any directory changing its place.
+        // The text of a link may be replaced without any directory changing its place.
         let target = link.inode.ops().cached_target().filter(|_| !PLAIN);
         target
             .map(|target| target.as_encoded_bytes())

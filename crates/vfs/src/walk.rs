@@ -1,4 +1,4 @@
-//! Path walk: from a path to what it leads to.
+//! Path walk: the meaning of a path, whatever the way from name to name.
 //!
 //! # Model
 //!
@@ -8,7 +8,8 @@
 //!            └── reference: a reference of each dentry; asks the file system ──▶ the same
 //! ```
 //!
-//! Both walks are one function over a [`Mode`]: what a path means is written once. A path is a stack
+//! Both walks are one function over a [`Mode`], so the meaning of a path is written once. A super block has the two
+//! modes. A path is a stack
 //! of texts, the path itself and the targets of symbolic links in it; each is read component by component,
 //! and `..` goes back to where the walk came from.
 //!
@@ -16,7 +17,7 @@
 //!
 //! 1. A *beneath* walk never comes out above its start: every directory that it passes through was found
 //!    below the one before, `..` goes back the same way, and an absolute path is refused. A directory
-//!    that somebody moves out of the start meanwhile is walked on in, as if it had been moved after
+//!    that is moved out of the start meanwhile is walked on in, as if it had been moved after
 //!    the walk.
 //! 2. Each result was true at some moment of the call, or was believed to be: not longer than the file
 //!    system allows ([`FileSystem::validity`](crate::FileSystem::validity)).
@@ -30,13 +31,6 @@
 //!
 //! `..` goes back on the way that the walk came, also where directories on it were moved meanwhile;
 //! only above its start it asks where the start is. There are no mounts to cross and no magic links.
-
-mod prefix;
-mod rcu;
-mod reference;
-
-pub(crate) use rcu::{RcuAt, RcuMode};
-pub(crate) use reference::ReferenceMode;
 
 use crate::dcache::Name;
 use crate::types::{FileKind, MAX_NAME};
@@ -114,10 +108,10 @@ impl From<Errno> for Stop {
 pub(crate) trait Mode: Sized {
     /// A place in the tree, which has an inode.
     type At: Clone;
-    /// What a symbolic link holds.
+    /// The text of a symbolic link.
     type Target: AsRef<[u8]>;
 
-    /// What is there.
+    /// The kind of the inode there.
     fn kind(&self, at: &Self::At) -> FileKind;
     /// Whether names may be looked up in this directory.
     fn may_search(&mut self, dir: &Self::At) -> Result<(), Stop>;
@@ -129,7 +123,7 @@ pub(crate) trait Mode: Sized {
     fn parent(&mut self, dir: &Self::At) -> Result<Self::At, Stop>;
     /// The root of the file system, for absolute paths; there is no way back up from it.
     fn root(&mut self) -> Result<Self::At, Stop>;
-    /// What a symbolic link holds.
+    /// The text of a symbolic link.
     fn target(&mut self, link: &Self::At) -> Result<Self::Target, Stop>;
     /// The walk goes from `dir` down to `child`, to come back by [`Mode::up`].
     fn down(&mut self, dir: Self::At);
@@ -151,10 +145,10 @@ pub(crate) enum Last {
 
 /// Where a walk ended.
 pub(crate) struct Walked<A> {
-    /// What is there. For a walk to the last name the directory that it is in, or what a path leads to whose
-    /// last component is no name.
+    /// For a walk to the last name: the directory that it is in. Otherwise, and if the last component is no name, the end
+    /// of the path.
     pub(crate) at: A,
-    /// For a walk to the last name: that.
+    /// For a walk to the last name: that name.
     pub(crate) last: Last,
     /// Whether the path ends with a slash, so that only a directory will do.
     pub(crate) wants_directory: bool,
@@ -175,7 +169,7 @@ impl<T: AsRef<[u8]>> Text<'_, T> {
     }
 }
 
-/// What follows a name: `None` if there are more names, else whether there is a slash.
+/// The rest after a name: `None` if there are more names, else whether there is a slash.
 fn rest<T: AsRef<[u8]>>(text: &[u8], pending: &[(Text<'_, T>, usize)]) -> Option<bool> {
     let texts = pending.iter().map(|(text, pos)| &text.bytes()[*pos..]);
     let mut slash = false;
@@ -188,7 +182,7 @@ fn rest<T: AsRef<[u8]>>(text: &[u8], pending: &[(Text<'_, T>, usize)]) -> Option
     Some(slash)
 }
 
-/// Checks what a text begins with: where its walk starts.
+/// Checks the beginning of a text: where its walk starts.
 fn start_of<M: Mode>(
     mode: &mut M,
     text: &[u8],

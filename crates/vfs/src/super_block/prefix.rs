@@ -1,4 +1,4 @@
-//! What each thread remembers of the directories that its paths went through last.
+//! The walk under RCU, and the prefixes that each thread remembers: directories that its last paths went through.
 //!
 //! # Model
 //!
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Programs look at many names in few directories. A walk under RCU costs the same for each directory on
-//! the way, whoever has passed it a moment ago; this is one comparison for all of them.
+//! the way, also if it passed them a moment ago; this is one comparison for all of them.
 //!
 //! A prefix is remembered when it is walked a second time, if everything on the way is cached and there is
 //! no symbolic link and no `..` in it. A slot holds one prefix and gives way to the next that falls there.
@@ -20,8 +20,8 @@
 //!
 //! # Invariants
 //!
-//! 1. An entry is what a walk found that began after its two numbers were read. `until` is the least of
-//!    what the names on the way are believed.
+//! 1. An entry is the result of a walk that began after its two numbers were read. All names on the way are believed
+//!    until `until`.
 //! 2. The address of an entry is followed only in a read section, after both numbers were found to be
 //!    what they were, in the file system that they are of: an entry keeps the generation of places, so that
 //!    no other can lie at its address.
@@ -38,14 +38,14 @@
 //! lives, or dies after the end of the read section.
 #![allow(unsafe_code)]
 
-use super::rcu::{RcuAt, RcuMode};
-use super::{MAX_PATH, Mode, WalkFlags, walk};
+use super::rcu_walk::{RcuAt, RcuMode};
 use crate::credentials::Credentials;
-use crate::dcache::{Dentry, all_words, last_slash, mix, tail_word};
+use crate::dcache::{Dentry, Name, all_words, last_slash, mix, tail_word};
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::slab;
-use crate::types::FileKind;
+use crate::types::{FileKind, MAX_NAME};
+use crate::walk::{MAX_PATH, Mode, Stop, WalkFlags, walk};
 use foliocache_sync::Arc;
 use std::cell::RefCell;
 use std::ptr::{self, NonNull};
@@ -114,7 +114,7 @@ fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
 /// The directory that all but the last name of `path` leads to, and that name, if it is remembered from an
 /// earlier walk or becomes so now.
 #[inline(always)]
-pub(super) fn find<'g, 'p>(
+fn find<'g, 'p>(
     mode: &RcuMode<'g>,
     start: RcuAt<'g>,
     path: &'p [u8],
@@ -142,7 +142,7 @@ pub(super) fn find<'g, 'p>(
 }
 
 /// Whether the way to the last name of `path` is remembered and holds.
-pub(super) fn remembers(mode: &RcuMode<'_>, start: &Dentry<Inode>, path: &[u8]) -> bool {
+fn remembers(mode: &RcuMode<'_>, start: &Dentry<Inode>, path: &[u8]) -> bool {
     let Some((prefix, _)) = split(path) else {
         return false;
     };
@@ -153,6 +153,62 @@ pub(super) fn remembers(mode: &RcuMode<'_>, start: &Dentry<Inode>, path: &[u8]) 
         let entry = slot.and_then(|slot| slot.entry.as_ref());
         entry.is_some_and(|entry| entry.is(mode, start, hash, prefix))
     })
+}
+
+impl<'g> RcuMode<'g> {
+    /// Whether the way to the last name of `path` is remembered.
+    pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
+        remembers(self, start, path)
+    }
+
+    /// The end of `path`.
+    #[inline(always)]
+    pub(crate) fn walk(
+        mut self,
+        start: &'g Dentry<Inode>,
+        path: &[u8],
+        flags: WalkFlags,
+    ) -> Result<RcuAt<'g>, Stop> {
+        let start = self.at(start).ok_or(Stop::Bail)?;
+        match find(&self, start, path, flags) {
+            Some((dir, name)) => match self.plain_child(&dir, name, flags) {
+                Some(end) => end,
+                None => self.walk_all(dir, name, flags),
+            },
+            None => self.walk_all(start, path, flags),
+        }
+    }
+
+    #[inline(never)]
+    fn walk_all(
+        &mut self,
+        start: RcuAt<'g>,
+        path: &[u8],
+        flags: WalkFlags,
+    ) -> Result<RcuAt<'g>, Stop> {
+        Ok(walk(self, start, path, flags, false)?.at)
+    }
+
+    /// The end of a path of one name, as the walk has it; `None` where it takes more than a look-up.
+    #[inline(always)]
+    fn plain_child(
+        &mut self,
+        dir: &RcuAt<'g>,
+        name: &[u8],
+        flags: WalkFlags,
+    ) -> Option<Result<RcuAt<'g>, Stop>> {
+        let plain = name.len() <= MAX_NAME && name != b"." && name != b"..";
+        if !plain || self.kind(dir) != FileKind::Directory {
+            return None;
+        }
+        let child = self
+            .may_search(dir)
+            .and_then(|()| self.child(dir, &Name::new(name)));
+        match child {
+            Ok(child) if flags.follow && self.kind(&child) == FileKind::Symlink => None,
+            child => Some(child),
+        }
+    }
 }
 
 impl Entry {
@@ -214,7 +270,7 @@ impl Slot {
             beneath: false,
         };
         let end = walk(&mut plain, start, prefix, flags, false).ok()?.at;
-        // What else has the name may go without a number changing.
+        // A file with the name may go without a number changing.
         if plain.kind(&end) != FileKind::Directory {
             return None;
         }

@@ -1,15 +1,15 @@
-//! The walk with references: asks the file system for what is not cached.
+//! The mode of a walk with references: asks the file system for names that are not cached.
 //!
 //! # Model
 //!
 //! A place is a reference of a dentry and of its inode. The way that the walk came is kept, so that `..`
-//! leads back whatever is moved meanwhile.
+//! leads back, also if directories are moved meanwhile.
 
-use super::{Mode, Stop};
+use super::{Named, SuperBlock};
 use crate::credentials::{Access, Credentials};
 use crate::dcache::Name;
-use crate::super_block::{Named, SuperBlock};
 use crate::types::FileKind;
+use crate::walk::{Mode, Stop};
 use foliocache_sys::Errno;
 use std::os::unix::ffi::OsStringExt;
 

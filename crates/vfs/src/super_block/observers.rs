@@ -1,0 +1,53 @@
+//! The observers of a file system: mounts, which tell their kernels of changes.
+//!
+//! # Locking
+//!
+//! The list of observers is a leaf but for the calls of observers, which take leaves.
+
+use crate::belief::Told;
+use crate::inode::Inode;
+use crate::slab::SlabArc;
+use foliocache_sync::{RwLock, Weak};
+use std::ffi::OsStr;
+
+/// A keeper of answers of a file system beyond our reach, which has to take them back when they change.
+///
+/// Context of its methods: any locks of the file system may be held; they do not wait, and take leaf locks at most.
+pub trait Observer: Send + Sync {
+    /// Something may have changed. `inode` is what the name leads to, as far as that is known. `ours` where it was done
+    /// through the names of this process; that is told by the store once more if the directory is watched.
+    fn changed(&self, told: Told<'_>, inode: Option<&SlabArc<Inode>>, ours: bool);
+
+    /// The directory that a name in `dir` led to was removed by others, not moved. Told a little after the removal,
+    /// unless the name was looked up again since.
+    fn directory_is_gone(&self, dir: &Inode, name: &OsStr);
+
+    /// This process changes the inode, or may do so for as long as
+    /// [`InodeOperations::writers`](crate::InodeOperations::writers) says.
+    fn is_changed(&self, inode: &Inode);
+
+    /// Everything that happened before `began` ([`coarse_monotonic_ms`]) was told; unless it is `complete`, anything may
+    /// be missing.
+    ///
+    /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
+    fn was_told(&self, began: u64, complete: bool);
+}
+
+#[derive(Default)]
+pub(super) struct Observers(RwLock<Vec<Weak<dyn Observer>>>);
+
+impl Observers {
+    pub(super) fn add(&self, observer: Weak<dyn Observer>) {
+        let mut observers = self.0.write();
+        observers.retain(|observer| observer.strong_count() > 0);
+        observers.push(observer);
+    }
+
+    pub(super) fn each(&self, tell: impl Fn(&dyn Observer)) {
+        for observer in &*self.0.read() {
+            if let Some(observer) = observer.upgrade() {
+                tell(&*observer);
+            }
+        }
+    }
+}
