@@ -31,6 +31,9 @@ use crate::ring::fastest_depth;
 const FILE_OURS: &str = "data";
 const FILE_KERNEL: &str = "data-of-the-kernels";
 
+/// Variants, each with its source of reads.
+type Contestants = Vec<(&'static str, Source)>;
+
 /// Of all traces.
 const SEED: u64 = 42;
 
@@ -87,7 +90,7 @@ fn beside_others(
     place: &Place,
     settings: &Settings,
     len: u64,
-) -> Result<(usize, Vec<(&'static str, Source)>), BenchError> {
+) -> Result<(usize, Contestants), BenchError> {
     let (memory, threads) = (settings.bound()?, settings.threads);
     let trace = Trace {
         zipf: true,

@@ -26,8 +26,10 @@ const MEMORY_PER_FILE: u64 = 4;
 const PER_SECOND: f64 = 500e6;
 
 /// Row, ratios, bytes of a record, threads, whether it is an overwrite, aim.
+type Log = (&'static str, &'static str, usize, usize, bool, Option<f64>);
+
 #[rustfmt::skip]
-const LOGS: [(&str, &str, usize, usize, bool, Option<f64>); 5] = [
+const LOGS: [Log; 5] = [
     ("append 100 B, fdatasync", "wal_append100", 100, 1, false, Some(0.95)),
     ("append 4 KiB, fdatasync", "wal_append4k", PAGE, 1, false, Some(1.0)),
     ("append 16 KiB, fdatasync", "wal_append16k", 4 * PAGE, 1, false, None),
