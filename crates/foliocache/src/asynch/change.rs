@@ -28,7 +28,7 @@ impl AsyncFile {
     /// dirty that writers pause.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_at`](crate::File::write_at).
     pub async fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
         self.write_at_with(buf, pos, IoOptions::new()).await
     }
@@ -36,7 +36,7 @@ impl AsyncFile {
     /// As [`AsyncFile::write_at`], in the way that `options` say.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_at`](crate::File::write_at).
     pub async fn write_at_with(&self, buf: &[u8], pos: u64, options: IoOptions) -> Result<usize> {
         self.write_vectored_with(&[IoSlice::new(buf)], pos, options)
             .await
@@ -122,7 +122,7 @@ impl AsyncFile {
     /// If the future is dropped, the file has all of the bytes that the call would have appended, or none.
     ///
     /// # Errors
-    /// As [`File::append`].
+    /// As [`File::append`](crate::File::append).
     pub async fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
         self.no_stragglers(Operation::Append).await?;
         let appended = match self.file.open_file().append_all_nowait(buf) {
@@ -148,7 +148,7 @@ impl AsyncFile {
     /// this `AsyncFile` or a clone of it afterwards waits for that.
     ///
     /// # Errors
-    /// As [`File::append_all`].
+    /// As [`File::append_all`](crate::File::append_all).
     pub async fn append_all(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<u64> {
         let len = bytes.as_ref().len();
         self.no_stragglers(Operation::Append).await?;

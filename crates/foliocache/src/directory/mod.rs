@@ -335,7 +335,7 @@ impl Directory {
     }
 
     /// Makes all names durable that were made, renamed or removed in this directory before the call. For the files themselves use
-    /// [`File::sync_all`], for everything [`Cache::sync`].
+    /// [`File::sync_all`](crate::File::sync_all), for everything [`Cache::sync`].
     ///
     /// # Errors
     /// Those of the backing store.
