@@ -25,41 +25,15 @@ const UNCHECKED: &[&str] = &["bench", "sim", "fuzz", "guide", "xtask"];
 /// The circles that are left: a room, and the modules of one circle in the order of the alphabet, each from the crate's root.
 const KNOWN: &[(&str, &[&str])] = &[
     (
-        "foliocache",
-        &[
-            "asynch",
-            "builder",
-            "cache",
-            "directory",
-            "error",
-            "exit",
-            "file",
-            "file_options",
-            "metadata",
-            "mount",
-            "open_options",
-            "pin",
-            "rights",
-            "size",
-            "walk",
-        ],
-    ),
-    ("foliocache", &["asynch/offload", "asynch/request"]),
-    ("foliocache", &["asynch/directory", "asynch/options"]),
-    ("foliocache", &["walk/ahead", "walk/steps"]),
-    (
         "fs",
         &[
             "dirfs/batch",
             "dirfs/file",
             "dirfs/idle",
-            "dirfs/inodes",
             "dirfs/listing",
             "dirfs/node",
             "dirfs/state",
             "dirfs/transfer",
-            "dirfs/watch",
-            "dirfs/writers",
         ],
     ),
     (
