@@ -344,6 +344,13 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "vfs",
+        "answers_overtake_each_other",
+        "an older answer about a name takes the place of a newer one",
+        Model,
+        &["vfs::shuttle::belief::a_name_that_was_seen_to_lead_elsewhere_does_not_lead_back"],
+    ),
+    bug(
+        "vfs",
         "way_outlives_a_move",
         "threads go on using a way through a directory that has moved",
         Model,

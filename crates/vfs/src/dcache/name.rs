@@ -174,7 +174,7 @@ impl<'a> Name<'a> {
 
     /// The hash of this name in the directory at this address.
     #[inline(always)]
-    pub(super) fn hash_in(&self, parent: usize) -> u64 {
+    pub(crate) fn hash_in(&self, parent: usize) -> u64 {
         // A model has to take the same way each time, wherever its dentries lie.
         let parent = if cfg!(loom) { 0 } else { parent as u64 };
         mix(self.hash ^ parent)

@@ -3,8 +3,10 @@
 //! # Model
 //!
 //! What it says is believed by time, or, where somebody would tell of a change, until then: the directory is watched and
-//! its doubts are noted before the question, and compared after the answer. See [`Belief`](crate::Belief), invariant 1.
+//! its doubts are noted before the question, and compared after the answer. See [`Belief`](crate::Belief), invariant 1. Of answers that
+//! overtake each other, see [`answers`](super::answers).
 
+use super::answers::TRIES;
 use super::{Named, SuperBlock};
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
@@ -138,30 +140,43 @@ impl SuperBlock {
         name: &Name<'_>,
     ) -> Result<(DentryRef<Inode>, bool), Errno> {
         let watched = self.belief.watch(inode);
-        let (asked, doubts) = (self.now(), inode.attributes().doubts());
         let name_str = OsStr::from_bytes(name.bytes());
-        let (found, told) = match self.caches.fs.lookup_with_attributes(inode, name_str) {
-            Ok((inode, told)) => (Some(inode), told),
-            // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
-            Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => (None, false),
-            Err(error) => return Err(error),
+        let mut tries = 0;
+        let (mut question, asked, doubts, found, told) = loop {
+            let question = self.caches.answers.begin(inode, name);
+            let (asked, doubts) = (self.now(), inode.attributes().doubts());
+            let (found, told) = match self.caches.fs.lookup_with_attributes(inode, name_str) {
+                Ok((inode, told)) => (Some(inode), told),
+                // A longer name is no name of a dentry; in a directory that is gone it is not there, either.
+                Err(Errno::ENOENT) if name.bytes().len() <= MAX_NAME => (None, false),
+                Err(error) => return Err(error),
+            };
+            tries += 1;
+            if tries == TRIES || !question.is_overtaken() {
+                break (question, asked, doubts, found, told);
+            }
         };
         let present = found.is_some();
+        question.enter();
         // Something in the store leads back to a directory above: a bind mount, say.
         let (dentry, displaced) = self.caches.dcache.add_displacing(dir, name, found)?;
+        let last = question.is_last();
         match watched {
             // Somebody may have been told before there was a dentry to doubt.
             true => {
                 let mut in_time = false;
                 inode.attributes().unless_doubted(doubts, || {
-                    dentry.believe(epoch::end(asked));
+                    if last {
+                        dentry.believe(epoch::end(asked));
+                    }
                     in_time = true;
                 });
                 if !in_time {
                     self.caches.doubt_found(&dentry);
                 }
             }
-            false => dentry.believe(self.belief.until(asked, present)),
+            false if last => dentry.believe(self.belief.until(asked, present)),
+            false => {}
         }
         self.caches
             .expect_displaced(inode, name.bytes(), doubts, &displaced);

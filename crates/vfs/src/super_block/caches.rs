@@ -1,5 +1,6 @@
 //! The caches of a file system, which live as long as its super block.
 
+use super::answers::Answers;
 use super::observers::Observers;
 use super::removed::Removed;
 use crate::dcache::DentryCache;
@@ -13,6 +14,7 @@ pub(super) struct Caches {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) observers: Observers,
     pub(super) removed: Removed,
+    pub(super) answers: Answers,
 }
 
 impl Caches {

@@ -29,6 +29,7 @@
 //!
 //! Names change behind the back of a local directory's cache. How long an answer is believed, [`Belief`] says.
 
+mod answers;
 mod ask;
 mod caches;
 mod change;
@@ -42,6 +43,7 @@ mod removed;
 mod shrink;
 mod xattr;
 
+use self::answers::Answers;
 use self::caches::Caches;
 pub use self::observers::Observer;
 use self::observers::Observers;
@@ -144,6 +146,7 @@ impl SuperBlock {
             fs,
             observers: Observers::default(),
             removed: Removed::default(),
+            answers: Answers::default(),
         });
         let listener = Arc::downgrade(&caches);
         belief.listen(listener);

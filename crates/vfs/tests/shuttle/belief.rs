@@ -225,6 +225,43 @@ fn lost_news_end_the_belief_in_attributes() {
     race(1, |sb| changes(sb, "a/f"), lose, Some(0), Some(1));
 }
 
+/// Others replace a file while several look it up, and the news were not read yet.
+#[test]
+fn a_name_that_was_seen_to_lead_elsewhere_does_not_lead_back() {
+    for evicts in [false, true] {
+        sample_runs(EXECUTIONS, move || {
+            let queue = Queue::new(9, &[]);
+            let names = Arc::new(Names::watched(LONG, queue.clone()));
+            let sb = Arc::new(SuperBlock::unbounded(names.clone()));
+            assert_eq!(walk(&sb, "a/h"), None);
+            queue.hold_back();
+            names.answer_late(FILE_OF_A);
+            let asked = names.asked();
+            let lookers = [0; 2].map(|_| {
+                let sb = sb.clone();
+                thread::spawn(move || {
+                    let found = [0; 3].map(|_| walk(&sb, "a/f"));
+                    let is_new = |file: &Option<u64>| *file == Some(FILE_OF_B);
+                    assert!(found.is_sorted_by_key(is_new), "{found:?}");
+                })
+            });
+            let evictor = sb.clone();
+            let evictor = thread::spawn(move || {
+                if evicts {
+                    evictor.evict_unused();
+                }
+            });
+            while names.asked() == asked {
+                thread::yield_now();
+            }
+            names.move_to((B, "f"), (A, "f"), false).unwrap();
+            for thread in lookers.into_iter().chain([evictor]) {
+                thread.join().unwrap();
+            }
+        });
+    }
+}
+
 /// Attributes are asked for, while `unhash` takes the dentry away from where others find it, and others change them.
 fn race_for_attributes(unhash: fn(&SuperBlock), outside: fn(&Names)) {
     sample_runs(EXECUTIONS, move || {

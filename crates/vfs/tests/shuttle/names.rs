@@ -26,6 +26,8 @@ struct Known {
     sizes: [u64; 6],
     /// Questions for names and attributes.
     asked: usize,
+    /// A file; answers with it take a while.
+    late: u64,
     /// Writes to each file, and how many of them the store has.
     written: [u64; 6],
     stored: [u64; 6],
@@ -113,6 +115,8 @@ struct Queued {
     watched: Vec<(u64, SlabWeak<Inode>)>,
     events: Vec<Event>,
     lost: bool,
+    /// Nobody reads the news yet.
+    held_back: bool,
 }
 
 impl Queue {
@@ -122,6 +126,11 @@ impl Queue {
             room,
             queued: Mutex::default(),
         })
+    }
+
+    /// News are not read from now on, as in the moment before they are looked for again.
+    pub(crate) fn hold_back(&self) {
+        self.queued.lock().held_back = true;
     }
 
     fn push(&self, dir: u64, name: Option<&OsStr>, change: Change) {
@@ -153,6 +162,9 @@ impl News for Queue {
     fn read(&self, tell: &mut dyn FnMut(Told<'_>)) -> bool {
         let (events, lost) = {
             let mut queued = self.queued.lock();
+            if queued.held_back {
+                return true;
+            }
             (mem::take(&mut queued.events), mem::take(&mut queued.lost))
         };
         for Event { dir, name, change } in events {
@@ -236,6 +248,11 @@ impl Names {
             belief: belief.clone(),
             queue,
         }
+    }
+
+    /// Answers that a name leads to this file take a while from now on.
+    pub(crate) fn answer_late(&self, file: u64) {
+        self.known.lock().late = file;
     }
 
     /// Questions so far.
@@ -393,7 +410,12 @@ impl FileSystem for Names {
         let entries = self.entries.lock();
         self.known.lock().asked += 1;
         let at = find(&entries, dir.ino(), name).ok_or(Errno::ENOENT)?;
-        Ok(entries[at].2.clone())
+        let found = entries[at].2.clone();
+        drop(entries);
+        if self.known.lock().late == found.ino() {
+            self.wait(100);
+        }
+        Ok(found)
     }
 
     fn getattr(&self, inode: &SlabArc<Inode>) -> Result<Attr, Errno> {
