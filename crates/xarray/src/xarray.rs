@@ -333,7 +333,7 @@ impl fmt::Debug for Descent<'_> {
 /// not find it. It does not prove that the entry was never gone in between: it may have been
 /// erased and stored again.
 ///
-/// If the slot does not hold it any more the index may still have it: [`XaGuard::halve`] can make the
+/// If the slot does not hold it any more the index may still have it: [`XaGuard::halve`](crate::XaGuard::halve) can make the
 /// slot a child node, and the first entry beside an only one has that move from the head into a node. Start again from
 /// the top then.
 #[derive(Clone, Copy, Debug)]

@@ -314,9 +314,9 @@ impl Names {
         names
     }
 
-    fn has(&self, parent: &[String], child: &String) -> bool {
+    fn has(&self, parent: &[String], child: &str) -> bool {
         let mut module = parent.to_vec();
-        module.push(child.clone());
+        module.push(child.to_owned());
         self.modules.contains(&module)
     }
 
@@ -426,20 +426,20 @@ fn circles(names: &Names, files: &[(Module, &Source)]) -> Vec<Circle> {
 }
 
 /// Whether `from` uses `to`, be it through others.
-fn is_reached(uses: &Uses, from: &String, to: &String) -> bool {
+fn is_reached(uses: &Uses, from: &str, to: &str) -> bool {
     shortest(uses, from, to).is_some()
 }
 
 /// The shortest way from a module back to itself, without its end.
-fn way_round(uses: &Uses, module: &String) -> Option<Vec<String>> {
+fn way_round(uses: &Uses, module: &str) -> Option<Vec<String>> {
     let mut way = shortest(uses, module, module)?;
     way.pop();
     Some(way)
 }
 
 /// The shortest way of one use at least.
-fn shortest(uses: &Uses, from: &String, to: &String) -> Option<Vec<String>> {
-    let mut queue = VecDeque::from([vec![from.clone()]]);
+fn shortest(uses: &Uses, from: &str, to: &str) -> Option<Vec<String>> {
+    let mut queue = VecDeque::from([vec![from.to_owned()]]);
     let mut seen = BTreeSet::new();
     while let Some(way) = queue.pop_front() {
         let last = way.last()?;
