@@ -368,7 +368,7 @@ impl Mount {
     }
 
     /// Whether a file is open that may be mapped. Always `true` if the kernel does not report open files, with
-    /// [`KernelCache::All`].
+    /// [`KernelCache::All`](crate::KernelCache::All).
     pub fn may_be_mapped(&self) -> bool {
         self.unopened.is_some() || self.counters.snapshot().open_files > 0
     }
