@@ -373,6 +373,22 @@ fn files_that_lose_a_name(beside: bool) {
 }
 
 /// With the lock held that a change in another directory holds over its system calls.
+/// A caller that looked the file up before it was removed asks for its attributes afterwards.
+#[test]
+fn a_file_whose_names_we_and_others_removed_has_attributes() {
+    let source = tempfile::tempdir().expect("a directory");
+    let mm = Mm::new(MmConfig::new(64 << 20)).expect("a cache");
+    let fs = DirFs::open(&mm, source.path(), DirFsOptions::default()).expect("dirfs");
+    let [one, two] = ["one", "two"].map(|name| source.path().join(name));
+    std::fs::write(&one, "data").expect("write");
+    std::fs::hard_link(&one, &two).expect("link");
+    let inode = fs.lookup(&fs.root(), OsStr::new("one")).expect("lookup");
+    fs.unlink(&fs.root(), OsStr::new("one")).expect("unlink");
+    std::fs::remove_file(&two).expect("remove");
+    assert!(fs.give_up_removed(&inode));
+    assert_eq!(fs.getattr(&inode).expect("attributes").nlink, 0);
+}
+
 #[test]
 fn changes_of_names_in_different_directories_do_not_wait_for_each_other() {
     let source = tempfile::tempdir().expect("a directory");

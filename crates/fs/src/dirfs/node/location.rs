@@ -144,8 +144,11 @@ impl DirNode {
         self.unlinked.store(true, Ordering::Relaxed);
         let spare = self.spare.lock().take();
         let old = match &*location {
-            Location::Named(_) => Some(mem::replace(&mut *location, Location::Pinned(fd))),
-            Location::Root | Location::Pinned(_) | Location::Detached => None,
+            // Nothing else keeps the descriptor now, and callers that looked the file up before may need it.
+            Location::Named(_) | Location::Detached => {
+                Some(mem::replace(&mut *location, Location::Pinned(fd)))
+            }
+            Location::Root | Location::Pinned(_) => None,
         };
         drop(location);
         drop((old, spare));
