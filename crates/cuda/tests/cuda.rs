@@ -6,9 +6,10 @@
 //! driver while it is pinned for that, and no reference to it exists.
 #![allow(unsafe_code)]
 
-mod common;
+#[path = "../../foliocache/tests/common/disk.rs"]
+mod disk;
 
-use common::{Disk, is_alone, run_alone};
+use disk::{Disk, is_alone, run_alone};
 use foliocache::{Errno, File, FolioPin, PinMode};
 use foliocache_cuda::{Cause, CudaPin, DriverError, Error};
 use std::cell::RefCell;
@@ -77,10 +78,10 @@ struct Fake {
 impl Fake {
     /// `None` where the machine is known to lack a C compiler.
     fn new() -> Option<Fake> {
-        if common::lacks("cc") {
+        if disk::lacks("cc") {
             return None;
         }
-        let dir = common::on_disk();
+        let dir = disk::on_disk();
         let library = dir.path().join("libfake_cuda.so");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_cuda.c");
         let compiler = Command::new("cc")
@@ -401,7 +402,7 @@ fn a_real_gpu_writes_into_the_file_or_its_absence_is_reported() {
 
 #[test]
 fn a_child_of_fork_leaves_the_driver_alone() {
-    if common::lacks("cc") {
+    if disk::lacks("cc") {
         return;
     }
     let said = run_alone("registered_and_forked");

@@ -1,4 +1,4 @@
-//! Helpers of the tests of this crate.
+//! A cache over a directory on disk, and tests that run in a process of their own. The tests of `foliocache-cuda` use it, too.
 #![allow(
     dead_code,
     missing_docs,
