@@ -56,10 +56,25 @@ impl Background {
         pages
     }
 
+    /// All reads end when it goes: a test that fails waits for no reader.
+    fn ending(&self) -> Ending<'_> {
+        Ending(self)
+    }
+
     fn end_all(&self) {
         for (pos, segments, done) in std::mem::take(&mut *self.parked.lock().unwrap()) {
             done(self.read_folios(pos, &segments));
         }
+    }
+}
+
+/// Of [`Background::ending`].
+struct Ending<'a>(&'a Background);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.parks.store(false, Ordering::Relaxed);
+        self.0.end_all();
     }
 }
 
@@ -233,6 +248,7 @@ fn all_misses_are_on_their_way_before_one_is_waited_for() {
     places.push((0, 9, 10));
     places.push((0, 5 * PAGE - 1, 2));
     thread::scope(|scope| {
+        let _ending = store.ending();
         let reader = scope.spawn(|| batch(&files, &handle, &places));
         let expected: Vec<u64> = (0..70).map(|i| i * 4).collect();
         while store.parked().len() < 71 {
@@ -270,6 +286,7 @@ fn all_misses_of_a_batch_of_views_are_on_their_way_before_one_is_waited_for() {
     let mut requests: Vec<_> = (0..70).map(|i| request(i * 4)).collect();
     thread::scope(|scope| {
         let requests = &mut requests;
+        let _ending = store.ending();
         let reader = scope.spawn(|| view_batch(requests));
         while store.parked().len() < 70 {
             thread::yield_now();
