@@ -13,6 +13,7 @@ use crate::convert;
 use crate::entry::{Entry, LONG, TTL};
 use crate::handles::{DirHandle, FileHandle, FileId, HANDLE_BYTES, Handles, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
+use crate::linking::{Linking, NodeId};
 use crate::listed::Listed;
 use crate::news::{News, Own, ToldSoFar};
 use crate::nodes::{Node, Nodes};
@@ -56,6 +57,7 @@ pub(crate) struct FuseConn {
     pub(crate) files: Handles<FileHandle>,
     pub(crate) directories: Handles<DirHandle>,
     pub(crate) listed: Arc<Listed>,
+    pub(crate) linking: Arc<Linking>,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<Counters>,
     pub(crate) panics: Arc<Panics>,
@@ -81,6 +83,7 @@ impl Drop for FuseConn {
     fn drop(&mut self) {
         // The requests of a detached mount are served longer than the mount lives.
         self.unopened.stop();
+        self.linking.stop();
     }
 }
 
@@ -109,6 +112,7 @@ impl FuseConn {
         let counters = Arc::new(Counters::default());
         let pruner = Arc::new(Pruner::new(Arc::clone(&counters)));
         let listed = Arc::new(Listed::default());
+        let linking = Arc::new(Linking::new());
         let nodes = Arc::new(Nodes::new(Arc::clone(&counters)));
         let read_only = options.is_read_only(names);
         let all = options.kernel_cache == KernelCache::All;
@@ -119,13 +123,14 @@ impl FuseConn {
             files: Handles::new(),
             directories: Handles::new(),
             listed: Arc::clone(&listed),
+            linking: Arc::clone(&linking),
             buffers: Buffers::new(options.threads.max(1) + MORE_BUFFERS),
             counters,
             panics: Arc::new(Panics::new(|name, message| {
                 tracing::error!(name, message, "serving a mount panicked");
             })),
             kernel_pages: Arc::new(KernelPages::default()),
-            news: Arc::new(News::new(listed)?),
+            news: Arc::new(News::new(listed, linking)?),
             unopened: Arc::new(Unopened::new(nodes)),
             kernel_cache: options.kernel_cache,
             shown: options.shown,
@@ -418,7 +423,20 @@ impl FuseConn {
 
     /// Looks a name up for the kernel.
     pub(crate) fn lookup(&self, within: &Within, name: &OsStr) -> Result<Entry, Errno> {
-        match self.lookup_replaced(within, name) {
+        let found = self.lookup_replaced(within, name);
+        let node = match &found {
+            Ok((_, inode)) => Some(NodeId::of(inode)),
+            Err(Errno::ENOENT) => None,
+            Err(error) => return Err(*error),
+        };
+        let listed = self.linking.answer(within.inode.ino(), name, node);
+        if let Some(entry) = listed.and_then(|listed| self.entry_of_listed(name, listed)) {
+            if let Ok((_, inode)) = found {
+                self.forget_untold(inode.ino());
+            }
+            return Ok(entry);
+        }
+        match found {
             Err(Errno::ENOENT) => match self.ttl(within.told, false) {
                 Duration::ZERO => Err(Errno::ENOENT),
                 ttl => Ok(Entry::absent(ttl)),
@@ -442,6 +460,12 @@ impl FuseConn {
         Ok((entry, named.inode))
     }
 
+    /// The kernel had names changed in a directory, which it keeps locked meanwhile.
+    fn names_changed(&self, dir: u64) {
+        self.listed.names_changed(dir);
+        self.linking.is_locked(dir);
+    }
+
     /// Makes something under a name, and tells the kernel of it: with the attributes that it was made with if it `is_new`.
     pub(crate) fn make(
         &self,
@@ -456,7 +480,7 @@ impl FuseConn {
         // Making it is one doubt.
         before.doubts = before.doubts.wrapping_add(1);
         let made = make(&within.dentry);
-        self.listed.names_changed(dir.0);
+        self.names_changed(dir.0);
         let made = made?;
         own.done();
         self.entry(&within, &Named::new(made)?, is_new, before)
@@ -473,7 +497,7 @@ impl FuseConn {
         let kept = self.keep_data(&within, name)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
         let removed = remove(&within.dentry);
-        self.listed.names_changed(dir.0);
+        self.names_changed(dir.0);
         removed?;
         own.done();
         drop(kept);
@@ -501,7 +525,7 @@ impl FuseConn {
             .names
             .rename(&from.dentry, old, &to.dentry, new, mode, None);
         for dir in [&from, &to] {
-            self.listed.names_changed(dir.inode.ino());
+            self.names_changed(dir.inode.ino());
         }
         renamed?;
         owns.into_iter().for_each(Own::done);

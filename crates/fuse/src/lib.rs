@@ -28,6 +28,7 @@ mod device;
 mod entry;
 mod handles;
 mod kernel_pages;
+mod linking;
 mod listed;
 mod listing;
 mod mount;

@@ -1,12 +1,15 @@
 //! Reading directories for the kernel, with and without attributes.
 
-use crate::conn::FuseConn;
+use crate::conn::{FuseConn, Within};
+use crate::convert;
 use crate::entry::Entry;
 use crate::handles::{DirHandle, NO_HANDLE};
+use crate::linking::{NodeId, Tell, Telling};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_vfs::DirEntryBuf;
-use fuser::{FileHandle as Fh, INodeNo};
+use fuser::{FileHandle as Fh, Generation, INodeNo};
+use std::ffi::OsStr;
 use std::time::Duration;
 
 /// Bytes that an entry with attributes takes in a reply, without its name.
@@ -82,6 +85,50 @@ impl FuseConn {
         }
     }
 
+    /// Looks a name up that a listing found, and tells the kernel of it.
+    fn entry_to_list(
+        &self,
+        within: &Within,
+        name: &OsStr,
+        telling: &Telling<'_>,
+    ) -> Result<Entry, Errno> {
+        let place = telling.place(name);
+        let before = telling.answers(place);
+        let (mut entry, inode) = self.lookup_present(within, name)?;
+        let told = telling.tell(place, NodeId::of(&inode), before);
+        if let Tell::Instead(listed) = told
+            && let Some(entry) = self.entry_of_listed(name, listed)
+        {
+            self.forget_untold(inode.ino());
+            return Ok(entry);
+        }
+        if told != Tell::Believed {
+            (entry.name_ttl, entry.attr_ttl) = (Duration::ZERO, Duration::ZERO);
+        }
+        Ok(entry)
+    }
+
+    /// The entry of a name that another listing leads to this file, which the kernel knows. The kernel asks again before it uses it.
+    pub(crate) fn entry_of_listed(&self, name: &OsStr, listed: NodeId) -> Option<Entry> {
+        let inode = self.nodes.remember_again(listed, name)?;
+        let known = inode.attributes().get().of(inode.ino(), inode.kind());
+        let mut attr = self.shown.attr(convert::attr(&known));
+        attr.ino = INodeNo(inode.ino());
+        Some(Entry {
+            attr,
+            generation: Generation(listed.generation),
+            name_ttl: Duration::ZERO,
+            attr_ttl: Duration::ZERO,
+        })
+    }
+
+    /// Takes back that the kernel would be told of an inode.
+    pub(crate) fn forget_untold(&self, ino: u64) {
+        if let Some(gone) = self.forget(ino, 1) {
+            gone.put(&self.names);
+        }
+    }
+
     /// Fills a reply with entries and their attributes. A name that is gone by the time it is
     /// looked up, or that this process may not look up, is left out; at a name that fails otherwise
     /// the reply ends, and the next begins with the error.
@@ -89,6 +136,7 @@ impl FuseConn {
         &self,
         handle: &DirHandle,
         offset: &mut u64,
+        telling: &Telling<'_>,
         reply: &mut fuser::ReplyDirectoryPlus,
     ) -> Result<(), Errno> {
         let mut given = 0;
@@ -104,15 +152,15 @@ impl FuseConn {
             };
             for name in names {
                 let dots = name.name == "." || name.name == "..";
-                let (entry, inode) = if dots {
+                let (entry, remembered) = if dots {
                     // The kernel takes only number and kind of these, and counts no look-up.
                     let mut entry = Entry::absent(Duration::ZERO);
                     entry.attr.ino = INodeNo(name.ino);
                     entry.attr.kind = fuser::FileType::Directory;
-                    (entry, None)
+                    (entry, false)
                 } else {
-                    match self.lookup_present(&within, &name.name) {
-                        Ok((entry, inode)) => (entry, Some(inode)),
+                    match self.entry_to_list(&within, &name.name, telling) {
+                        Ok(entry) => (entry, true),
                         Err(
                             errno @ (Errno::ENOENT | Errno::ESTALE | Errno::EACCES | Errno::EPERM),
                         ) => {
@@ -137,9 +185,8 @@ impl FuseConn {
                     *generation,
                 ) {
                     // It did not fit, so the kernel was not told of it.
-                    let gone = inode.and_then(|inode| self.forget(inode.ino(), 1));
-                    if let Some(gone) = gone {
-                        gone.put(&self.names);
+                    if remembered {
+                        self.forget_untold(attr.ino.0);
                     }
                     return Ok(());
                 }

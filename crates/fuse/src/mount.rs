@@ -19,6 +19,7 @@ use crate::conn::FuseConn;
 use crate::connection::Connection;
 use crate::device::Device;
 use crate::kernel_pages::KernelPages;
+use crate::linking::Linking;
 use crate::news::News;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
@@ -211,6 +212,7 @@ pub struct Mount {
     pruner: Arc<Pruner>,
     /// `None` where the kernel opens files.
     unopened: Option<Arc<Unopened>>,
+    linking: Arc<Linking>,
     threads_beside: Vec<JoinHandle<()>>,
 }
 
@@ -246,6 +248,7 @@ impl Mount {
         let nodes = Arc::clone(&conn.nodes);
         let news = Arc::clone(&conn.news);
         let unopened = Arc::clone(&conn.unopened);
+        let linking = Arc::clone(&conn.linking);
         let kernel_opens = conn.kernel_opens;
         let threads = options.threads.max(1);
         let read_only = options.is_read_only(&names);
@@ -279,6 +282,7 @@ impl Mount {
             news,
             pruner,
             unopened: kernel_opens.then_some(unopened),
+            linking,
             threads_beside: Vec::new(),
         };
         let beside = Beside {
@@ -308,6 +312,7 @@ impl Mount {
             threads.push(unopened.start(panics)?);
         }
         threads.push(self.kernel_pages.start(notifier, panics)?);
+        threads.push(self.linking.start(device.clone(), panics)?);
         // Nodes have no names if the kernel cannot be asked to forget, so news would not lead to inodes.
         if can_prune && names.has_news() && device.forget_all_names().is_ok() {
             let observer: Weak<dyn Observer> = Arc::downgrade(&self.news) as _;
@@ -503,6 +508,7 @@ impl Mount {
     /// Ends the threads beside those that serve requests, but for the one that closes what those open.
     fn stop(&self) {
         self.kernel_pages.stop();
+        self.linking.stop();
         self.news.stop();
         self.pruner.stop();
     }

@@ -44,6 +44,7 @@
 //! they were counted. Both take the lock of the node's shard in between: the second to take it finds what the first has done.
 
 use crate::device::Device;
+use crate::linking::Linking;
 use crate::listed::Listed;
 use crate::nodes::Nodes;
 use foliocache_sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -103,6 +104,7 @@ pub(crate) struct News {
     /// How often this process changed a file, or opened it for writing, by another way than the mount.
     of_files: AtomicU32,
     listed: Arc<Listed>,
+    linking: Arc<Linking>,
 }
 
 thread_local! {
@@ -177,7 +179,7 @@ impl News {
     ///
     /// # Errors
     /// Those of [`Event::new`].
-    pub(crate) fn new(listed: Arc<Listed>) -> Result<News, Errno> {
+    pub(crate) fn new(listed: Arc<Listed>, linking: Arc<Linking>) -> Result<News, Errno> {
         Ok(News {
             state: Mutex::default(),
             wake: Event::new()?,
@@ -185,6 +187,7 @@ impl News {
             losses: AtomicU32::new(0),
             of_files: AtomicU32::new(0),
             listed,
+            linking,
         })
     }
 
@@ -346,7 +349,7 @@ impl News {
                     ..State::default()
                 }
             };
-            for ino in tell(told, nodes, device) {
+            for ino in tell(told, nodes, &self.linking, device) {
                 self.forget_attributes(ino);
             }
         }
@@ -369,9 +372,11 @@ fn is_known(done: io::Result<()>) -> bool {
 }
 
 /// Tells the kernel; returns the inodes to tell once more, since the answer that the kernel will know them by is on its way.
-fn tell(told: State, nodes: &Nodes, device: &Device) -> Vec<u64> {
+fn tell(told: State, nodes: &Nodes, linking: &Linking, device: &Device) -> Vec<u64> {
     let mut on_their_way = Vec::new();
     if told.lost {
+        // The kernel does not wait for listings when it forgets all names.
+        linking.wait(device);
         is_known(device.forget_all_names());
         for ino in nodes.numbers() {
             if !is_known(device.forget_attributes(ino, true)) && nodes.knows(ino) {
@@ -388,7 +393,7 @@ fn tell(told: State, nodes: &Nodes, device: &Device) -> Vec<u64> {
         if foliocache_sync::planted!(kernel_not_told_of_a_name) {
             break;
         }
-        is_known(device.forget_name(dir, &name, keep));
+        is_known(linking.waiting_for(dir, || device.forget_name(dir, &name, keep)));
     }
     for dir in dirs {
         if !is_known(device.forget_attributes(dir, true)) && nodes.knows(dir) {

@@ -30,6 +30,7 @@
 //! `keeps_names` is set before there is a request: `Relaxed`.
 
 use crate::handles::FileHandle;
+use crate::linking::NodeId;
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +40,8 @@ use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, Named, ROOT_INO, SlabArc, SuperBlock};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 const SHARDS: usize = 16;
 
@@ -439,6 +442,20 @@ impl Nodes {
         };
         drop(shard);
         drop(replaced);
+    }
+
+    /// Counts a look-up of an inode that the kernel knows, unless it knows it under another name alone.
+    pub(crate) fn remember_again(&self, id: NodeId, name: &OsStr) -> Option<SlabArc<Inode>> {
+        let mut shard = self.shard(id.ino).lock();
+        let node = shard.get(id.ino).ok()?;
+        let is_name = |dentry: &DentryRef<Inode>| *dentry.name() == *name.as_bytes();
+        if NodeId::of(&node.inode) != id || !node.dentry.as_ref().is_none_or(is_name) {
+            return None;
+        }
+        node.nlookup += 1;
+        node.asked = false;
+        add(&self.counters.lookups, 1);
+        Some(node.inode.clone())
     }
 
     /// Takes look-ups back; an unknown number is no error. The node if those were all.

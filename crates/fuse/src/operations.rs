@@ -401,7 +401,8 @@ impl Filesystem for Server {
         });
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, fh: Fh, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, ino: INodeNo, fh: Fh, offset: u64, mut reply: ReplyDirectory) {
+        self.conn.linking.asks_again(req.pid());
         self.serve(Lane::Names, move |conn| {
             let done = conn.attempt("readdir", || {
                 conn.list((ino, fh), offset, |handle, at| {
@@ -426,20 +427,25 @@ impl Filesystem for Server {
 
     fn readdirplus(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: Fh,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let thread = req.pid();
         self.serve(Lane::Names, move |conn| {
+            let telling = conn.linking.begin(ino.0, thread);
             let done = conn.attempt("readdirplus", || {
                 conn.pruner.wait_for_room(&conn.names);
                 conn.list((ino, fh), offset, |handle, at| {
-                    conn.fill_plus(handle, at, &mut reply)
+                    conn.fill_plus(handle, at, &telling, &mut reply)
                 })
             });
-            answer!(reply, done, () => reply.ok());
+            answer!(reply, done, () => {
+                reply.ok();
+                telling.sent();
+            });
         });
     }
 

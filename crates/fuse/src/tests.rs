@@ -5,6 +5,7 @@ use crate::conn::FuseConn;
 use crate::data::{ReadRequest, WriteRequest};
 use crate::handles::{FileId, Handles, NO_HANDLE};
 use crate::kernel_pages::KernelPages;
+use crate::linking::Linking;
 use crate::listed::Listed;
 use crate::news::News;
 use crate::nodes::Nodes;
@@ -41,6 +42,7 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
     let counters = Arc::new(Counters::default());
     let pruner = Arc::new(Pruner::new(counters.clone()));
     let listed = Arc::new(Listed::default());
+    let linking = Arc::new(Linking::new());
     let nodes = Arc::new(Nodes::new(counters.clone()));
     FuseConn {
         names: Arc::new(SuperBlock::new(fs, mm)),
@@ -49,11 +51,12 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
         files: Handles::new(),
         directories: Handles::new(),
         listed: listed.clone(),
+        linking: linking.clone(),
         buffers: Buffers::new(4),
         counters,
         panics: Arc::new(Panics::new(|_, _| {})),
         kernel_pages: Arc::new(KernelPages::default()),
-        news: Arc::new(News::new(listed).unwrap()),
+        news: Arc::new(News::new(listed, linking).unwrap()),
         unopened: Arc::new(Unopened::new(nodes)),
         kernel_cache: KernelCache::default(),
         shown: Shown::default(),

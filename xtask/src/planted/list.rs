@@ -440,6 +440,13 @@ const ABOVE: &[Bug] = &[
     ),
     bug(
         "fuse",
+        "listings_overtake_look_ups",
+        "the kernel believes a listing that is older than a look-up",
+        Unit,
+        &["fuse::lib::linking::kernel::no_program_sees_an_older_file_after_a_newer_one"],
+    ),
+    bug(
+        "fuse",
         "kernel_not_told_of_a_name",
         "the kernel is not told of names that others change",
         System,

@@ -78,6 +78,13 @@ fn map(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The number of the version that the file has now.
+fn number(path: &Path) -> u64 {
+    let mut number = [0; 8];
+    File::open(path).unwrap().read_exact(&mut number).unwrap();
+    u64::from_le_bytes(number)
+}
+
 /// By path alone.
 fn stat(path: &Path) -> io::Result<()> {
     fs::metadata(path)?;
@@ -148,6 +155,50 @@ fn programs_read_one_whole_version_in_16_mib() {
         map(path).unwrap();
         stat(path).unwrap();
     });
+}
+
+/// Programs that list the directory have the kernel enter its names, each as it was when it was listed.
+#[test]
+#[ignore = "system tier"]
+fn no_program_goes_back_to_an_older_file_while_others_list_the_directory() {
+    if no_root_or_fuse() {
+        return;
+    }
+    let folder = Folder::new("replaced-listed");
+    let (source, top) = (folder.source().join("v"), folder.mount_point());
+    for beside in 0..30 {
+        fs::write(folder.source().join(format!("beside-{beside}")), "x").unwrap();
+    }
+    replace(&source, 1);
+    let mounted = folder.mount(&[]);
+    let until = Instant::now() + RACE;
+    let goes_on = || Instant::now() < until;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in (2..).take_while(|_| goes_on()) {
+                replace(&source, number);
+                thread::sleep(PAUSES[1]);
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while goes_on() {
+                    assert!(fs::read_dir(&top).unwrap().count() > 30);
+                }
+            });
+        }
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut newest = 0;
+                while goes_on() {
+                    let number = number(&top.join("v"));
+                    assert!(number >= newest, "{number} after {newest}");
+                    newest = number;
+                }
+            });
+        }
+    });
+    mounted.end_well();
 }
 
 /// The mount does not know what is open. A program that opened a file before it was replaced, and reads it afterwards for the first
