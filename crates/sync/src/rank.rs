@@ -62,16 +62,14 @@ pub enum Rank {
     Names,
     /// The making of a regular file's address space, at its first opening.
     Mapping,
+    /// Reclaim's knowledge of a file system's caches; reclaim only tries it.
+    Shrinker,
     /// One per file system: closed files that keep descriptors become durable together.
     IdleFiles,
     /// The handles of a regular file: opening, closing, comparing it with the source.
     Opens,
-    /// Reclaim's knowledge of a file system's caches; reclaim only tries it.
-    Shrinker,
     /// Tables of a file system: names, directories, the list of open files.
     Namespace,
-    /// The observers of a file system, while they are told.
-    Observers,
     /// One per file system: a thread writes what is dirty, since the store is short of room.
     Space,
     /// An inode's `i_rwsem`: shared for overwrites, exclusive for what changes the size.
@@ -135,6 +133,8 @@ pub enum Rank {
     Location,
     /// Work that is to be done for a file, and what was seen of it in the source.
     FileIo,
+    /// The observers of a file system, while they are told.
+    Observers,
     /// Takes no other lock while held, but may wait for a sequence counter.
     Leaf,
     /// A sequence counter that is odd: its readers wait, whatever they hold.
@@ -148,11 +148,10 @@ const RANKS: [Rank; 37] = [
     Rank::Rename,
     Rank::Names,
     Rank::Mapping,
+    Rank::Shrinker,
     Rank::IdleFiles,
     Rank::Opens,
-    Rank::Shrinker,
     Rank::Namespace,
-    Rank::Observers,
     Rank::Space,
     Rank::IRwsem,
     Rank::FlushLock,
@@ -179,6 +178,7 @@ const RANKS: [Rank; 37] = [
     Rank::Attributes,
     Rank::Location,
     Rank::FileIo,
+    Rank::Observers,
     Rank::Leaf,
     Rank::SeqCount,
 ];
