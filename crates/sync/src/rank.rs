@@ -8,7 +8,7 @@
 //! locks' ranks and the places where they were taken; the order of events that would deadlock need not
 //! happen. Release builds only count the locks that a thread holds ([`foliocache_sys::inside`]).
 //!
-//! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank.
+//! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank, [`ConstRankedMutex`] has it in its type.
 //! - [`acquire`] gives a [`RankToken`] to code that implements a lock by other means, a bit in a state word
 //!   for instance. It keeps the token for as long as it holds the lock.
 //! - Locks of the *same* rank do not nest, unless the caller has an order among them and says so with
@@ -45,12 +45,15 @@ mod held;
 
 /// The place of a lock in the order: a thread takes them from the top of this list to its bottom.
 ///
-/// Down to [`IMmap`](Self::IMmap) they may be held for as long as I/O takes, and waiting for one
+/// Down to [`Moves`](Self::Moves) they may be held for as long as I/O takes, and waiting for one
 /// counts as sleeping. From [`DentryWalk`](Self::DentryWalk) on they are held for a bounded number of
 /// instructions, and may be taken inside an RCU read section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Rank {
+    /// The place where a directory is read; its entries are handed over under it.
+    #[doc(alias = "f_pos_lock")]
+    Stream,
     /// One per file system: a name moves from one directory to another.
     #[doc(alias = "s_vfs_rename_mutex")]
     Rename,
@@ -61,6 +64,10 @@ pub enum Rank {
     Mapping,
     /// Reclaim's knowledge of a file system's caches; reclaim only tries it.
     Shrinker,
+    /// One per file system: closed files that keep descriptors become durable together.
+    IdleFiles,
+    /// The handles of a regular file: opening, closing, comparing it with the source.
+    Opens,
     /// Tables of a file system: names, directories, the list of open files.
     Namespace,
     /// One per file system: a thread writes what is dirty, since the store is short of room.
@@ -81,6 +88,13 @@ pub enum Rank {
     /// The windows of one file.
     #[doc(alias = "i_mmap_rwsem")]
     IMmap,
+    /// The setting of a file's modification time in the source.
+    Stamping,
+    /// The calls that make a file durable, of which the kernel tells an error once.
+    Syncing,
+    /// One per file system: shared over a move or removal of names in the source, exclusive for the search of a node that
+    /// was not found where it was seen last.
+    Moves,
     /// Going through a subtree of the dentry cache.
     DentryWalk,
     /// Where the dentries of a cache are: moves, and the dentry that a directory has.
@@ -113,12 +127,69 @@ pub enum Rank {
     WaitTable,
     /// The streams of one handle.
     Readahead,
+    /// The attributes of an inode, as they are changed.
+    Attributes,
+    /// The place where a node of the source was seen last.
+    Location,
+    /// Work that is to be done for a file, and what was seen of it in the source.
+    FileIo,
+    /// The observers of a file system, while they are told.
+    Observers,
     /// Takes no other lock while held, but may wait for a sequence counter.
     Leaf,
     /// A sequence counter that is odd: its readers wait, whatever they hold.
     #[doc(alias = "seqcount_t")]
     SeqCount,
 }
+
+/// All ranks, each at the place of its number.
+const RANKS: [Rank; 37] = [
+    Rank::Stream,
+    Rank::Rename,
+    Rank::Names,
+    Rank::Mapping,
+    Rank::Shrinker,
+    Rank::IdleFiles,
+    Rank::Opens,
+    Rank::Namespace,
+    Rank::Space,
+    Rank::IRwsem,
+    Rank::FlushLock,
+    Rank::WritebackLock,
+    Rank::InvalidateLock,
+    Rank::FolioLock,
+    Rank::IMmap,
+    Rank::Stamping,
+    Rank::Syncing,
+    Rank::Moves,
+    Rank::DentryWalk,
+    Rank::DentryRename,
+    Rank::Dentry,
+    Rank::HashBucket,
+    Rank::XaLock,
+    Rank::BdiList,
+    Rank::LruLock,
+    Rank::FolioPool,
+    Rank::Frames,
+    Rank::Magazine,
+    Rank::Budget,
+    Rank::WaitTable,
+    Rank::Readahead,
+    Rank::Attributes,
+    Rank::Location,
+    Rank::FileIo,
+    Rank::Observers,
+    Rank::Leaf,
+    Rank::SeqCount,
+];
+
+const _: () = {
+    let mut at = 0;
+    while at < RANKS.len() {
+        assert!(RANKS[at] as usize == at);
+        at += 1;
+    }
+};
 
 impl Rank {
     /// Whether waiting for a lock of this rank counts as sleeping, and so is forbidden in an RCU read
@@ -343,6 +414,49 @@ impl<T> RankedMutex<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
         self.rank.tried(self.inner.try_lock())
+    }
+}
+
+/// A [`RankedMutex`] that has its rank in its type, as the number of a [`Rank`]. It is no larger in debug builds, and
+/// has a default value.
+#[derive(Debug, Default)]
+pub struct ConstRankedMutex<const RANK: u8, T> {
+    inner: Mutex<T>,
+}
+
+/// A mutex of rank [`Leaf`](Rank::Leaf).
+pub type LeafMutex<T> = ConstRankedMutex<{ Rank::Leaf as u8 }, T>;
+
+impl<const RANK: u8, T> ConstRankedMutex<RANK, T> {
+    /// The rank. A number that is none does not compile.
+    const OF: RankOf = RankOf::new(RANKS[RANK as usize]);
+
+    const_unless_loom! {
+        /// A mutex that is not held. `const` except under loom.
+        pub fn new(value: T) -> Self {
+            Self { inner: Mutex::new(value) }
+        }
+    }
+
+    /// Waits for the mutex and takes it. May block.
+    #[track_caller]
+    #[inline]
+    pub fn lock(&self) -> RankedMutexGuard<'_, T> {
+        Self::OF.hold(How::Ordered, || self.inner.lock())
+    }
+
+    /// Like [`lock`](Self::lock), with locks of the same rank held in an order of the caller's.
+    #[track_caller]
+    #[inline]
+    pub fn lock_nested(&self) -> RankedMutexGuard<'_, T> {
+        Self::OF.hold(How::Nested, || self.inner.lock())
+    }
+
+    /// Takes the mutex if nobody holds it; may be out of order.
+    #[track_caller]
+    #[inline]
+    pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
+        Self::OF.tried(self.inner.try_lock())
     }
 }
 

@@ -45,9 +45,9 @@
 //!
 //! # Locking
 //!
-//! The lock is for those who change attributes; it is never held across anything that blocks. What a
-//! file system passes to [`AttrCell::update`] and [`AttrCell::believe`] runs under it, and takes leaf
-//! locks at most.
+//! The lock is for changes of attributes; it is never held across anything that blocks. A closure that a
+//! file system passes to [`AttrCell::update`] or [`AttrCell::believe`] runs under it, and takes locks of rank
+//! `Location` or later at most.
 //!
 //! # Memory ordering
 //!
@@ -60,10 +60,11 @@
 use crate::epoch;
 use crate::generation::Generation;
 use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use foliocache_sync::rank::{ConstRankedMutex, Rank, RankedMutexGuard};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::time::{Timespec, coarse_realtime, realtime};
-use foliocache_sync::{Arc, Mutex, MutexGuard};
 
 const NEVER: i64 = i64::MIN;
 
@@ -85,7 +86,7 @@ const SETTLED: u64 = 1 << 31;
 const PROVISIONAL: u64 = 1 << 30;
 /// In the first word: invariant 7.
 const CHANGED: u64 = 1 << 29;
-/// What is in the first word besides attributes.
+/// Flags in the first word, besides attributes.
 const FLAGS: u64 = SETTLED | PROVISIONAL | CHANGED;
 /// Stores have no such size that is no multiple of it.
 const BLOCK: u32 = 512;
@@ -155,7 +156,7 @@ impl Attributes {
 pub struct AttrCell {
     seq: SeqCount,
     /// How often somebody doubted. Changes together with the words.
-    doubts: Mutex<u32>,
+    doubts: ConstRankedMutex<{ Rank::Attributes as u8 }, u32>,
     believed_until: AtomicU64,
     words: [AtomicU64; WORDS],
     stamp: AtomicI64,
@@ -178,7 +179,7 @@ impl AttrCell {
     pub fn new(attributes: Attributes) -> AttrCell {
         AttrCell {
             seq: SeqCount::new(),
-            doubts: Mutex::new(0),
+            doubts: ConstRankedMutex::new(0),
             believed_until: AtomicU64::new(0),
             words: attributes.to_words().map(AtomicU64::new),
             stamp: AtomicI64::new(NEVER),
@@ -314,7 +315,7 @@ impl AttrCell {
         std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
     }
 
-    fn store(&self, lock: &mut MutexGuard<'_, u32>, attributes: Attributes) {
+    fn store(&self, lock: &mut RankedMutexGuard<'_, u32>, attributes: Attributes) {
         let _section = self.seq.write(lock);
         let mut words = attributes.to_words();
         // Relaxed, here and below: ordered by the counter.
@@ -350,7 +351,7 @@ impl AttrCell {
 
     fn update_locked<R>(
         &self,
-        lock: &mut MutexGuard<'_, u32>,
+        lock: &mut RankedMutexGuard<'_, u32>,
         change: impl FnOnce(&mut Attributes) -> R,
     ) -> R {
         let before = Attributes::from_words(self.load());
@@ -436,7 +437,7 @@ impl AttrCell {
         self.believed_until.load(Ordering::Relaxed)
     }
 
-    /// What is in the store may be another than what is here: ask before it is shown again.
+    /// The store may have other attributes by now: ask before it is shown again.
     pub fn doubt(&self) {
         let mut doubts = self.doubts.lock();
         *doubts = doubts.wrapping_add(1);
@@ -493,11 +494,11 @@ impl AttrCell {
         let mut lock = self.doubts.lock();
         let doubted = *lock != doubts;
         let believed = self.believed_until();
-        // What was lost is doubted by nobody: it ends an epoch.
+        // Lost news doubt no file: they end an epoch.
         let is_over = until < believed && !epoch::is_same(until, believed);
         // Relaxed: under the lock.
         let changed = self.words[0].load(Ordering::Relaxed) & CHANGED;
-        // What is believed was asked since, by invariant 2.
+        // A believed answer was asked for since, by invariant 2.
         let is_older = doubted && (believed != 0 || changed != 0);
         if is_older || is_over && believed != FOR_EVER {
             return false;

@@ -201,6 +201,16 @@ fn start_of<M: Mode>(
     }
 }
 
+/// Where `..` leads to from `at`.
+#[inline]
+fn above<M: Mode>(mode: &mut M, at: &M::At, flags: WalkFlags) -> Result<M::At, Stop> {
+    match mode.up()? {
+        Some(above) => Ok(above),
+        None if flags.beneath => Err(WalkError::Escape.into()),
+        None => mode.parent(at),
+    }
+}
+
 /// Walks `path` from `start`.
 ///
 /// `to_last` says whether the walk ends before the last name, which need not be there: with
@@ -248,11 +258,7 @@ pub(crate) fn walk<M: Mode>(
         if len <= 2 && matches!(name.bytes(), b"." | b"..") {
             last = if len == 2 { Last::DotDot } else { Last::Dot };
             if len == 2 {
-                at = match mode.up()? {
-                    Some(above) => above,
-                    None if flags.beneath => return Err(WalkError::Escape.into()),
-                    None => mode.parent(&at)?,
-                };
+                at = above(mode, &at, flags)?;
             }
             continue;
         }

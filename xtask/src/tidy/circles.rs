@@ -25,18 +25,6 @@ const UNCHECKED: &[&str] = &["bench", "sim", "fuzz", "guide", "xtask"];
 /// The circles that are left: a room, and the modules of one circle in the order of the alphabet, each from the crate's root.
 const KNOWN: &[(&str, &[&str])] = &[
     (
-        "fs",
-        &[
-            "dirfs/batch",
-            "dirfs/file",
-            "dirfs/idle",
-            "dirfs/listing",
-            "dirfs/node",
-            "dirfs/state",
-            "dirfs/transfer",
-        ],
-    ),
-    (
         "mm",
         &[
             "address_space",
@@ -64,17 +52,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ),
     ("mm", &["filemap/fault", "filemap/fill", "filemap/read"]),
     ("mm", &["readahead/history", "readahead/stream"]),
-    (
-        "vfs",
-        &[
-            "dcache/cache",
-            "dcache/dentry",
-            "dcache/guard",
-            "dcache/hint",
-            "dcache/inode",
-            "dcache/reference",
-        ],
-    ),
 ];
 
 /// A module, as the names that lead to it from the crate's root.

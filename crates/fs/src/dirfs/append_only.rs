@@ -22,12 +22,10 @@
 //! taken away the next such open gets an ordinary descriptor, when nothing waits for a flush.
 
 use super::NodeOps;
-use super::file::Descriptors;
-use super::node::DirNode;
 use super::state::FileState;
 use super::transfer;
 use foliocache_mm::IoSegment;
-use foliocache_sys::fd::{AsFd, BorrowedFd, OFlags, Stat};
+use foliocache_sys::fd::{AsFd, BorrowedFd};
 use foliocache_sys::{Errno, fd};
 
 /// Bytes that are compared at a time.
@@ -37,33 +35,6 @@ impl FileState {
     /// Whether the source takes bytes at the end of the file alone.
     pub(super) fn appends_only(&self) -> bool {
         self.io.lock().fds.as_ref().is_some_and(|fds| fds.appends)
-    }
-}
-
-impl DirNode {
-    /// Opens a file for writing that may not be opened for writing anywhere.
-    ///
-    /// # Errors
-    /// `EPERM` if it may not be appended to either; those of `openat(2)`.
-    pub(super) fn open_to_append(&self) -> Result<(Descriptors, Option<Stat>), Errno> {
-        let flags = OFlags::RDWR | OFlags::APPEND;
-        let (fd, stat) = self.shared.with_room(|| self.open(flags))?;
-        let mut fds = Descriptors::new(fd, true);
-        fds.appends = true;
-        Ok((fds, stat))
-    }
-
-    /// Gives a file that is opened for writing an ordinary descriptor, if it was append-only and is no longer.
-    ///
-    /// Context: `opens` held.
-    pub(super) fn look_whether_it_appends(&self) {
-        let file = self.file();
-        if !file.appends_only() || file.unflushed() {
-            return;
-        }
-        if let Ok((fd, _)) = self.shared.with_room(|| self.open(OFlags::RDWR)) {
-            file.install(Descriptors::new(fd, true));
-        }
     }
 }
 

@@ -9,75 +9,19 @@
 use super::file_locks::Locks;
 use super::idle::Closing;
 use super::node::DirNode;
-use super::{NodeOps, Shared, written};
-use crate::coherence::{Asked, Cached, LocalChange, Verdict};
+use super::{NodeOps, written};
+use crate::coherence::{Cached, LocalChange, Verdict};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd, SetTime, Stat};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd, SetTime};
 use foliocache_vfs::{
-    Attr, AttrCell, Attributes, FallocateMode, FileKind, FileLocks, Inode, InodeOperations,
-    OpContext, OpenFlags, PERMISSION_BITS, SeekSparse, SetAttr, SlabArc, written_mode,
+    Attr, Attributes, FallocateMode, FileKind, FileLocks, Inode, InodeOperations, OpContext,
+    OpenFlags, PERMISSION_BITS, SeekSparse, SetAttr, written_mode,
 };
 use std::ffi::{OsStr, OsString};
 
-/// What an inode remembers of `stat`.
-pub(super) fn remembered(stat: &Stat) -> Attributes {
-    Attributes {
-        mode: stat.mode & PERMISSION_BITS,
-        nlink: stat.nlink,
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: stat.rdev,
-        size: stat.size,
-        blocks: stat.blocks,
-        blksize: stat.blksize,
-        atime: stat.atime,
-        mtime: stat.mtime,
-        ctime: stat.ctime,
-        btime: stat.btime,
-    }
-}
-
-impl Shared {
-    /// What an inode remembers of `stat` where nothing of ours is newer: its ctime is that which was shown before.
-    fn found(&self, stat: &Stat) -> Attributes {
-        let mut attributes = remembered(stat);
-        if stat.kind() == FileKind::Regular
-            && let Some(shown) = self.ctimes.shown(stat)
-        {
-            attributes.ctime = shown;
-        }
-        attributes
-    }
-
-    /// The attributes of a node that was just found.
-    pub(super) fn attributes(&self, stat: &Stat) -> SlabArc<AttrCell> {
-        let attributes = self.found(stat);
-        self.attributes.alloc(match stat.kind() {
-            FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
-            _ => AttrCell::new(attributes),
-        })
-    }
-}
-
 impl DirNode {
-    /// Takes over what the source said at `look`: size and times of a regular file only before it is
-    /// first opened, and unless a change of our own came between.
-    ///
-    /// Context: the attributes locked.
-    pub(super) fn refresh(&self, attributes: &mut Attributes, stat: &Stat, look: Option<Asked>) {
-        let ours = (attributes.size, attributes.mtime, attributes.ctime);
-        if let (Some(file), Some(look)) = (self.regular(), look)
-            && (file.has_mapping() || !file.holds(look))
-        {
-            *attributes = remembered(stat);
-            (attributes.size, attributes.mtime, attributes.ctime) = ours;
-        } else {
-            *attributes = self.shared.found(stat);
-        }
-    }
-
     /// Runs a change of the node's attributes or names in the source; what it does to the source's
     /// times is no change from outside, and `ctime` follows it.
     pub(super) fn own_change<R>(
@@ -318,7 +262,7 @@ impl InodeOperations for DirNode {
         let mapping = inode.open_mapping()?;
         let size = mapping.size();
         if mapping.is_relied_on() && matches!(self.descriptors(false), Err(Errno::ESTALE)) {
-            // Nobody tells of holes any more. What is cached can be read as data.
+            // Holes are not told any more. Cached pages can be read as data.
             return match what {
                 _ if pos >= size => Err(Errno::ENXIO),
                 SeekSparse::Data => Ok(pos),

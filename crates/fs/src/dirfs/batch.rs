@@ -26,7 +26,7 @@
 //! file without a name: kept, such a file would not let the file system be remounted read-only.
 //!
 //! Any thread that flushes a file of a batch makes the batch durable. A thread of the file system's own
-//! does so when a batch is full, and cleans the files of each batch afterwards. Who waits for room cleans a batch
+//! does so when a batch is full, and cleans the files of each batch afterwards. A thread that waits for room cleans a batch
 //! meanwhile. A panic on the way counts as an error of `syncfs`.
 //!
 //! # Invariants
@@ -41,21 +41,22 @@
 //!
 //! # Locking
 //!
-//! `state` is a leaf, and so is a batch's list of files. Neither is held over I/O. A thread that makes a
+//! `state` is a leaf, and not held over I/O. A thread that makes a
 //! batch durable may hold `wb_lock` of a file: it waits for writes that are under way, and these wait
 //! for nothing but the kernel.
 
 use super::NodeOps;
 use super::Shared;
+use super::batched::{Batch, Room, TakeBack, Taken};
 use super::idle::Closing;
 use super::magic::{EXT4, XFS};
 use super::node::DirNode;
 use super::stats::count;
 use super::sync_calls::SyncCall;
 use foliocache_mm::{AddressSpace, Mm, PAGE_SIZE};
-use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::{LeafMutex, RankedMutexGuard};
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Arc, Condvar, Mutex, MutexGuard, Weak, background, thread};
+use foliocache_sync::{Arc, Condvar, Weak, background, thread};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, KeptFds, OFlags, OwnedFd};
 use foliocache_vfs::{SlabArc, SlabWeak};
@@ -78,28 +79,6 @@ pub(super) fn reports_errors(magic: u64, release: &str) -> bool {
     matches!(magic, EXT4 | XFS) && (number(), number()) >= (Some(5), Some(8))
 }
 
-/// Files that become durable together.
-pub(super) struct Batch {
-    result: OnceLock<Result<(), Errno>>,
-    /// What is to be cleaned afterwards; `None` once that is under way.
-    files: Mutex<Option<Vec<SlabWeak<DirNode>>>>,
-}
-
-impl Default for Batch {
-    fn default() -> Batch {
-        Batch {
-            result: OnceLock::new(),
-            files: Mutex::new(Some(Vec::new())),
-        }
-    }
-}
-
-impl Batch {
-    pub(super) fn has_succeeded(&self) -> bool {
-        self.result.get() == Some(&Ok(()))
-    }
-}
-
 /// A batch that is not cleaned yet.
 #[derive(Default)]
 struct Entry {
@@ -111,15 +90,8 @@ struct Entry {
     writing: usize,
     /// Whether there ever was one.
     used: bool,
-}
-
-/// What files of batches take.
-#[derive(Clone, Copy, Default)]
-struct Taken {
-    /// In the kernel's cache.
-    bytes: u64,
-    /// Descriptors that are kept.
-    fds: usize,
+    /// Files to be cleaned once there is a result.
+    files: Vec<SlabWeak<DirNode>>,
 }
 
 #[derive(Default)]
@@ -156,7 +128,7 @@ impl State {
 
 /// The batches of one file system.
 pub(super) struct Batches {
-    /// What `syncfs` is asked with. Never closed before the batches are done with.
+    /// The descriptor for `syncfs`. Never closed before the batches are done with.
     fd: OwnedFd,
     /// Whether it is XFS.
     xfs: bool,
@@ -164,26 +136,9 @@ pub(super) struct Batches {
     pub(super) dev: u64,
     kept: Arc<KeptFds>,
     most_bytes: u64,
-    state: Mutex<State>,
+    state: LeafMutex<State>,
     /// A result, a write that ended, room, something to do, the end.
     changed: Condvar,
-}
-
-/// Room for a file in the kernel's cache.
-pub(super) struct Room {
-    shared: Arc<Shared>,
-    /// Nothing once the room is a batch's.
-    taken: Taken,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if let Some(batches) = &self.shared.batches
-            && self.taken.bytes > 0
-        {
-            batches.release(self.shared.bdi.mm(), self.taken);
-        }
-    }
 }
 
 /// A write into a batch that is under way.
@@ -229,8 +184,7 @@ impl Drop for Syncing<'_> {
             }
         };
         for entry in state.closed.drain(..covered).collect::<Vec<_>>() {
-            let noted = entry.batch.result.set(self.result);
-            debug_assert!(noted.is_ok(), "one result for each batch");
+            entry.batch.set_result(self.result);
             if entry.room.bytes > 0 {
                 state.settled.push(entry);
             }
@@ -263,7 +217,7 @@ impl Batches {
             dev,
             kept,
             most_bytes,
-            state: Mutex::default(),
+            state: LeafMutex::default(),
             changed: Condvar::new(),
         })
     }
@@ -294,7 +248,7 @@ impl Batches {
                 self.changed.notify_all();
             }
             let Some(settled) = state.settled.pop() else {
-                state = self.changed.wait(state);
+                state = self.changed.wait_ranked(state);
                 continue;
             };
             drop(state);
@@ -304,10 +258,7 @@ impl Batches {
         let fds = usize::from(self.kept.try_keep_within_half());
         state.taken.bytes += bytes;
         state.taken.fds += fds;
-        Some(Room {
-            shared: shared.clone(),
-            taken: Taken { bytes, fds },
-        })
+        Some(Room::new(shared.clone(), Taken { bytes, fds }))
     }
 
     /// Starts the thread, if it does not run.
@@ -340,9 +291,7 @@ impl Batches {
         open.writing += 1;
         open.used = true;
         open.file = file;
-        if let Some(mut room) = room {
-            // The batch's from here on.
-            let taken = std::mem::take(&mut room.taken);
+        if let Some(taken) = room.map(Room::take_over) {
             open.room.bytes += taken.bytes;
             open.room.fds += taken.fds;
         }
@@ -370,11 +319,11 @@ impl Batches {
     pub(super) fn settle(&self, shared: &Shared, batch: &Arc<Batch>) -> Result<(), Errno> {
         let mut state = self.state.lock();
         loop {
-            if let Some(&result) = batch.result.get() {
+            if let Some(result) = batch.result() {
                 return result;
             }
             if state.syncing {
-                state = self.changed.wait(state);
+                state = self.changed.wait_ranked(state);
                 continue;
             }
             if Arc::ptr_eq(&state.open.batch, batch) {
@@ -401,8 +350,8 @@ impl Batches {
     fn sync_closed<'a>(
         &'a self,
         shared: &Shared,
-        mut state: MutexGuard<'a, State>,
-    ) -> MutexGuard<'a, State> {
+        mut state: RankedMutexGuard<'a, State>,
+    ) -> RankedMutexGuard<'a, State> {
         state.syncing = true;
         let nr = state.closed.len();
         // A batch that is closed gets no further writes.
@@ -410,7 +359,7 @@ impl Batches {
             entry.writing > 0 && !foliocache_sync::planted!(batch_synced_beside_its_writes)
         };
         while state.closed.iter().take(nr).any(written) {
-            state = self.changed.wait(state);
+            state = self.changed.wait_ranked(state);
         }
         let mut covered = state.closed.iter().take(nr);
         let file = covered.find_map(|entry| entry.file.upgrade());
@@ -443,7 +392,7 @@ impl Batches {
         fd::fdatasync(self.fd_to_flush(file.as_deref())?.as_fd())
     }
 
-    /// A descriptor that nobody else asks for errors, of `file` if it can be opened again: the kernel tells an error once a descriptor, and
+    /// A descriptor that is asked for errors here alone, of `file` if it can be opened again: the kernel tells an error once a descriptor, and
     /// that of the file has to tell the file's own flush.
     pub(super) fn fd_to_flush(&self, file: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
         let reopened = file.and_then(|file| fd::reopen(file.as_fd(), OFlags::RDONLY).ok());
@@ -461,7 +410,7 @@ impl Batches {
         drop(state);
         self.changed.notify_all();
         if let Some(thread) = thread {
-            // What panics in it is caught.
+            // A panic in it is caught.
             let _ = thread.join();
         }
     }
@@ -469,15 +418,27 @@ impl Batches {
     /// Cleans the files of a batch that has its result, and gives its room back.
     fn clean(&self, shared: &Shared, entry: Entry) {
         let mm = shared.bdi.mm();
-        let files = entry.batch.files.lock().take().unwrap_or_default();
-        for node in files.iter().filter_map(SlabWeak::upgrade).map(NodeOps) {
+        for node in entry
+            .files
+            .iter()
+            .filter_map(SlabWeak::upgrade)
+            .map(NodeOps)
+        {
             // After a panic its pages are not clean yet, and it waits in line for the flusher.
             let _ = mm.panics().catch(NAME, || node.clean_after_batch());
         }
         self.release(mm, entry.room);
     }
 
-    /// What the thread is to clean next; `None` at the end.
+    /// Has a file cleaned with its batch; false if that is under way, or over.
+    fn clean_later(&self, batch: &Arc<Batch>, file: SlabWeak<DirNode>) -> bool {
+        let mut state = self.state.lock();
+        let is_it = |entry: &&mut Entry| Arc::ptr_eq(&entry.batch, batch);
+        let entry = state.entries().find(is_it);
+        entry.map(|entry| entry.files.push(file)).is_some()
+    }
+
+    /// The batch that the thread is to clean next; `None` at the end.
     fn next(&self, shared: &Shared) -> Option<Entry> {
         let mut state = self.state.lock();
         loop {
@@ -491,7 +452,15 @@ impl Batches {
             if state.stopped && !state.syncing {
                 return None;
             }
-            state = self.changed.wait(state);
+            state = self.changed.wait_ranked(state);
+        }
+    }
+}
+
+impl TakeBack for Shared {
+    fn take_back(&self, taken: Taken) {
+        if let Some(batches) = &self.batches {
+            batches.release(self.bdi.mm(), taken);
         }
     }
 }
@@ -538,7 +507,7 @@ impl NodeOps {
             true => batches.reserve(&self.shared, bytes),
             false => None,
         };
-        let keeps = room.as_ref().is_some_and(|room| room.taken.fds > 0);
+        let keeps = room.as_ref().is_some_and(Room::keeps_descriptor);
         {
             let mut io = file.io.lock();
             // Unless the flusher has written it since.
@@ -561,13 +530,9 @@ impl NodeOps {
                 self.close_or_wait();
             }
         }
-        let mut files = batch.files.lock();
-        if let Some(files) = &mut *files {
-            files.push(SlabArc::downgrade(&self.0));
-            return true;
+        if !batches.clean_later(&batch, SlabArc::downgrade(&self.0)) {
+            self.clean_after_batch();
         }
-        drop(files);
-        self.clean_after_batch();
         true
     }
 

@@ -34,8 +34,9 @@
 use super::identity::Identity;
 use crate::coherence::nanoseconds;
 use foliocache_mm::{MetadataCharge, Mm};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::Stat;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -48,10 +49,10 @@ const WAYS: usize = 8;
 /// Notes that a table begins with.
 const FIRST: usize = 64;
 
-/// What was shown of a file.
+/// The change time that was shown of a file.
 #[derive(Clone, Copy, Default)]
 struct Note {
-    /// Who it is; 0 for nobody.
+    /// The hash of its identity; 0 if there is none.
     key: u64,
     /// The ctime that the source had, in nanoseconds.
     source: i64,
@@ -68,7 +69,7 @@ pub(super) struct Ctimes {
     places: AtomicUsize,
     /// Files in memory that were opened for writing: each may leave a note.
     expected: AtomicUsize,
-    table: Mutex<Table>,
+    table: LeafMutex<Table>,
 }
 
 #[derive(Default)]
@@ -132,7 +133,7 @@ impl Ctimes {
             len: AtomicUsize::new(0),
             places: AtomicUsize::new(0),
             expected: AtomicUsize::new(0),
-            table: Mutex::default(),
+            table: LeafMutex::default(),
         }
     }
 

@@ -19,7 +19,7 @@
 //! first write of the page failed: the page is written again without an error, and reads as zeros once the kernel has
 //! dropped it. A page that is made anew has no such past.
 //!
-//! What is remembered of a file, and how a change from outside is told from one of our own, is in
+//! For what is remembered of a file, and how a change from outside is told from one of our own, see
 //! [`state`](super::state).
 //!
 //! # Locking
@@ -27,39 +27,22 @@
 //! As [`state`](super::state) says. No lock is held across I/O but `opens`, by callers.
 
 use super::NodeOps;
+use super::descriptors::Descriptors;
 use super::magic::XFS;
 use super::node::DirNode;
-use super::open_files::OpenFile;
-use super::state::{FileState, OngoingChange};
-use super::stats::{Fallback, count};
+use super::stats::count;
 use super::sync_calls::SyncCall;
-use super::{Shared, transfer};
-use crate::coherence::{Answer, Asked, LocalChange, Token};
+use super::transfer;
+use crate::coherence::{Answer, LocalChange, Token};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
 };
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::cell::OnceLock;
-use foliocache_sys::fd::{AsFd, OFlags, OwnedFd, Stat};
+use foliocache_sys::fd::AsFd;
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
 use std::mem;
 use std::ops::Range;
-
-/// A descriptor for direct I/O.
-pub(super) struct Direct {
-    pub(super) fd: Arc<OwnedFd>,
-    /// Positions and lengths are multiples of this, a page at least.
-    pub(super) block: usize,
-}
-
-fn access(writable: bool) -> OFlags {
-    match writable {
-        true => OFlags::RDWR,
-        false => OFlags::RDONLY,
-    }
-}
 
 /// Whether a range of a file lies in a page.
 fn is_one_page(range: &Range<u64>) -> bool {
@@ -67,139 +50,7 @@ fn is_one_page(range: &Range<u64>) -> bool {
     range.is_empty() || page(range.start) == page(range.end - 1)
 }
 
-/// The descriptors of a file.
-pub(super) struct Descriptors {
-    pub(super) buffered: Arc<OwnedFd>,
-    pub(super) writable: bool,
-    /// Writes go to the end of the file alone, see [`append_only`](super::append_only).
-    pub(super) appends: bool,
-    direct: OnceLock<Option<Direct>>,
-    /// Direct I/O was refused after it had been allowed. Relaxed everywhere: whoever misses it is
-    /// refused once more.
-    direct_refused: AtomicBool,
-    _counted: OpenFile,
-}
-
-impl Descriptors {
-    pub(super) fn new(buffered: OwnedFd, writable: bool) -> Descriptors {
-        Descriptors {
-            buffered: Arc::new(buffered),
-            writable,
-            appends: false,
-            direct: OnceLock::new(),
-            direct_refused: AtomicBool::new(false),
-            _counted: OpenFile::new(),
-        }
-    }
-
-    /// Whether somebody else uses one of them now.
-    pub(super) fn is_in_use(&self) -> bool {
-        let direct = self.direct.get().and_then(Option::as_ref);
-        Arc::strong_count(&self.buffered) > 1
-            || direct.is_some_and(|direct| Arc::strong_count(&direct.fd) > 1)
-    }
-
-    /// Whether there is a descriptor for direct I/O by now. Does not block.
-    pub(super) fn has_direct(&self) -> bool {
-        // Relaxed: see the field.
-        let refused = self.direct_refused.load(Ordering::Relaxed);
-        !refused && matches!(self.direct.get(), Some(Some(_)))
-    }
-
-    /// The descriptor for direct I/O, unless it is refused.
-    pub(super) fn direct(&self, shared: &Shared) -> Option<&Direct> {
-        // Relaxed: see the field.
-        if self.appends || self.direct_refused.load(Ordering::Relaxed) {
-            return None;
-        }
-        if let Some(known) = self.direct.get() {
-            return known.as_ref();
-        }
-        if shared.shortage.spares(self) {
-            return None;
-        }
-        let opened = match shared.with_room(|| self.open_direct(shared)) {
-            Ok(direct) => Some(direct),
-            // Next time there may be one to be had.
-            Err(Errno::EMFILE | Errno::ENFILE) => return None,
-            Err(reason) => {
-                shared.counters.fell_back(Fallback::DirectIo, reason);
-                None
-            }
-        };
-        self.direct.get_or_init(|| opened).as_ref()
-    }
-
-    fn open_direct(&self, shared: &Shared) -> Result<Direct, Errno> {
-        if !shared.options.direct {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let flags = access(self.writable) | OFlags::DIRECT;
-        let fd = fd::reopen(self.buffered.as_fd(), flags)?;
-        let mut block = PAGE_SIZE;
-        if let Some(align) = fd::direct_io_alignment(fd.as_fd()) {
-            if align.mem as usize > PAGE_SIZE || !align.offset.is_power_of_two() {
-                return Err(Errno::EINVAL);
-            }
-            block = block.max(align.offset as usize);
-        }
-        Ok(Direct {
-            fd: Arc::new(fd),
-            block,
-        })
-    }
-
-    /// Direct I/O was refused although the descriptor could be opened.
-    pub(super) fn give_up_direct(&self, shared: &Shared, reason: Errno) {
-        // Relaxed: see the field.
-        if !self.direct_refused.swap(true, Ordering::Relaxed) {
-            shared.counters.fell_back(Fallback::DirectIo, reason);
-        }
-    }
-}
-
 impl DirNode {
-    pub(super) fn file(&self) -> &FileState {
-        self.regular()
-            .expect("only regular files have an address space")
-    }
-
-    /// The file's descriptors, opened if need be, writable if asked.
-    ///
-    /// # Errors
-    /// Those of `open(2)`; `ESTALE` if the file cannot be found again.
-    pub(super) fn descriptors(&self, writable: bool) -> Result<Arc<Descriptors>, Errno> {
-        Ok(self.open_descriptors(writable)?.0)
-    }
-
-    /// As [`DirNode::descriptors`], with what the source said of the file if it was asked.
-    pub(super) fn open_descriptors(
-        &self,
-        writable: bool,
-    ) -> Result<(Arc<Descriptors>, Option<Stat>), Errno> {
-        let file = self.file();
-        let held = file.io.lock().fds.clone();
-        if let Some(fds) = held
-            && (fds.writable || !writable)
-        {
-            return Ok((fds, None));
-        }
-        let (opened, stat) = match self.shared.with_room(|| self.open(access(writable))) {
-            Err(Errno::EPERM) if writable => self.open_to_append()?,
-            opened => opened.map(|(fd, stat)| (Descriptors::new(fd, writable), stat))?,
-        };
-        let fds = file.install(opened);
-        self.stand_in_line(&fds);
-        Ok((fds, stat))
-    }
-
-    /// A change of our own is over, see [`FileState::end_change`]: the source shows other attributes.
-    pub(super) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> Asked {
-        let look = self.file().end_change(change, stat);
-        self.attributes.doubt();
-        look
-    }
-
     /// Runs a change of the file's size or allocation, which the source stamps with the right time
     /// by itself.
     fn change_size(
@@ -266,29 +117,6 @@ impl DirNode {
         self.sync_name()
     }
 
-    /// The kernel told a call that was for something else of an error. It does not tell the flush of the data that was
-    /// written.
-    pub(super) fn told_early(&self, error: Errno) {
-        let file = self.file();
-        if file.unflushed() {
-            file.io.lock().error = Some(error);
-        }
-    }
-
-    /// After a failed flush: takes the file's pages out of the kernel's cache, see the module's header. Pages that
-    /// another process has mapped stay.
-    pub(super) fn drop_stale(&self, fds: &Descriptors) {
-        let fd = fds.buffered.as_fd();
-        // To the end of the file. All that was written before the failure was known is dirty again, or will be: an error
-        // is of what is written once more anyway, and may be the one that a batch was told of.
-        let _ = fd::sync_file_range(fd, 0, 0, fd::SyncRange::Wait);
-        // A hint: where it is refused, nothing else can be done.
-        let _ = fd::fadvise_dontneed(fd, 0, 0);
-        let mut io = self.file().io.lock();
-        io.stale = false;
-        io.cached = None;
-    }
-
     /// Makes data and size durable that no batch has made so.
     ///
     /// Context: `syncing` held.
@@ -328,7 +156,7 @@ impl DirNode {
     pub(super) fn read_tail(&self, mapping: &AddressSpace) {
         let (size, page) = (mapping.size(), PAGE_SIZE as u64);
         if let Some(fd) = self.file().any_fd().filter(|_| size % page > 0) {
-            // A hint: who needs it reads it.
+            // A hint: without it the page is read when it is needed.
             let _ = fd::fadvise_willneed(fd.as_fd(), size - size % page, page);
         }
     }
@@ -469,7 +297,7 @@ impl AddressSpaceOperations for NodeOps {
         }
         self.flush_data().inspect_err(failed)?;
         let mut io = file.io.lock();
-        // What was written beside the flush is not in the source yet, and cannot be dropped.
+        // Data that was written beside the flush is not in the source yet, and cannot be dropped.
         // Nor is the page at the end of a log, which the next record would read back.
         let writing = io.writing;
         let flushed = io
@@ -517,7 +345,7 @@ impl AddressSpaceOperations for NodeOps {
         })
     }
 
-    /// Times can wait for the last close of a writer, or an fsync, where nobody compares them: in a directory that is ours
+    /// Times can wait for the last close of a writer, or an fsync, where they are not compared: in a directory that is ours
     /// alone, and of a file that is marked.
     fn write_inode(&self) -> Result<(), Errno> {
         let (fds, writing) = {
@@ -542,6 +370,9 @@ impl AddressSpaceOperations for NodeOps {
     }
 
     fn look_before_write(&self, nowait: bool) -> bool {
+        if !nowait {
+            self.open_before_write();
+        }
         DirNode::look_before_write(self, nowait)
     }
 

@@ -30,7 +30,6 @@
 //!
 //! `exclusive` is `Relaxed`: a thread that unlocks for another was told by it that there is a lock.
 
-use super::held;
 use super::magic::{BTRFS, EXT4, TMPFS, XFS};
 use super::open_files::OpenFile;
 use super::{NodeOps, Shared};
@@ -43,6 +42,9 @@ use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd, Stat};
 use foliocache_vfs::{Contended, FileLocks, OpenFlags};
 use std::ops::Range;
+
+/// The byte of a file by which it is [held](super::held): no lock of a handle goes up to it.
+pub(super) const FILE: u64 = i64::MAX as u64 - 1;
 
 /// How often it is tried to take over what others wrote. From the second time on no thread of this process writes beside it.
 const ATTEMPTS: u32 = 4;
@@ -69,7 +71,7 @@ pub(super) fn has_coarse_stamps(root: BorrowedFd<'_>) -> bool {
 
 /// A range without the bytes at the largest offsets, by which caches keep each other out.
 fn of_programs(range: &Range<u64>) -> Range<u64> {
-    range.start..range.end.min(held::FILE)
+    range.start..range.end.min(FILE)
 }
 
 /// The locks of one handle.
@@ -137,7 +139,7 @@ impl Locks {
         if nobody_else || foliocache_sync::planted!(locked_without_a_look) {
             return Ok(());
         }
-        // What another thread wrote without a lock goes first.
+        // Data that another thread wrote without a lock goes first.
         self.node.write_and_wait()?;
         self.node
             .see_others(|| fd::fstat(self.fd.as_fd()))

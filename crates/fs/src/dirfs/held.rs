@@ -30,23 +30,21 @@
 //! As those of [`lock`](super::lock). Directories that may not be read have no byte. Descriptors: one for each file that may be
 //! written, and one for each directory above such files.
 
+use super::file_locks::FILE;
 use super::inodes::Inodes;
 use super::node::{DirNode, Location};
-use super::state::Opens;
-use super::{DirFs, DirFsError, NodeOps, identity::Identity};
+use super::{DirFs, DirFsError, identity::Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
+use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd, Stat};
 use foliocache_vfs::{Inode, OpContext, OpenFile, OpenFlags, SlabArc};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-/// The byte of a file by which it is locked.
-pub(super) const FILE: u64 = i64::MAX as u64 - 1;
 /// The byte of a directory that says: all of it is locked.
 const DIRECTORY: u64 = 1 << 62;
 /// The byte of a directory that says: a file below is.
@@ -94,8 +92,8 @@ struct Held {
 #[derive(Default)]
 pub(super) struct HeldFiles {
     /// By the number of the node.
-    files: Mutex<HashMap<u64, Held>>,
-    marks: Mutex<HashMap<Place, Weak<ByteLock>>>,
+    files: LeafMutex<HashMap<u64, Held>>,
+    marks: ConstRankedMutex<{ Rank::Namespace as u8 }, HashMap<Place, Weak<ByteLock>>>,
     inodes: OnceLock<Weak<Inodes>>,
     /// The log says that there are no locks. Relaxed everywhere: at worst it says so twice.
     warned: AtomicBool,
@@ -122,6 +120,11 @@ impl HeldFiles {
     /// Where nameless files are found.
     pub(super) fn find_in(&self, inodes: &Arc<Inodes>) {
         let _ = self.inodes.set(Arc::downgrade(inodes));
+    }
+
+    /// The files in memory; `None` once the file system is gone.
+    pub(super) fn inodes(&self) -> Option<Arc<Inodes>> {
+        self.inodes.get().and_then(Weak::upgrade)
     }
 
     /// The node is gone.
@@ -341,7 +344,7 @@ impl DirFs {
         let made = match by_itself && plain {
             true => {
                 let file = self.shared.with_room(|| Ok(file.try_clone()?))?;
-                let fds = super::file::Descriptors::new(file, may_write);
+                let fds = super::descriptors::Descriptors::new(file, may_write);
                 Some((fds, OpenFile::charge(mm)?))
             }
             false => None,
@@ -352,56 +355,5 @@ impl DirFs {
         let inode = (self.inodes).find_or_insert(Identity::of(&stat), wanted, make);
         DirNode::of(&inode)?.pin_to(&file);
         self.handle(ctx, &inode, flags, made)
-    }
-}
-
-impl DirNode {
-    /// Lets go of a file that nobody has open and of which all is durable.
-    ///
-    /// Context: `opens` held.
-    pub(super) fn let_go(&self, opens: &Opens) {
-        let Some((held, file)) = self.shared.held.as_ref().zip(self.regular()) else {
-            return;
-        };
-        let dirty = file.mapping().is_some_and(|mapping| mapping.is_dirty());
-        if opens.handles > 0 || file.has_descriptors() || dirty {
-            return;
-        }
-        held.forget(self.id);
-        let is_nameless = matches!(
-            &*self.location.lock(),
-            Location::Pinned(_) | Location::Detached
-        );
-        if is_nameless
-            && let Some(inodes) = held.inodes.get().and_then(Weak::upgrade)
-            && let Some(inode) = inodes.find(&self.identity)
-        {
-            inodes.orphan(&inode);
-            // The inode itself may wait for readers.
-            self.shared.path_fds.remove(self.id);
-            self.detach();
-        }
-    }
-}
-
-impl NodeOps {
-    /// The last handle of the file is gone: what is not durable is made so, where files are held.
-    ///
-    /// Context: no lock held; may block on I/O.
-    pub(super) fn sync_held(&self) {
-        if self.shared.held.is_some()
-            && !self.is_unlinked()
-            && let Some(mapping) = self.file().mapping()
-            && (mapping.is_dirty() || self.file().unflushed())
-        {
-            // The error stays with the file, which stays held.
-            let _ = mapping.sync();
-        }
-    }
-
-    /// As [`DirNode::let_go`], after the last close.
-    pub(super) fn let_go_closed(&self) {
-        let opens = self.file().opens.lock();
-        self.let_go(&opens);
     }
 }

@@ -36,8 +36,9 @@ use super::identity::Identity;
 use super::node::DirNode;
 use super::orphans::Orphans;
 use foliocache_mm::Mm;
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_vfs::{Iget, Inode, InodeCache, ROOT_INO, SlabArc, hash_ino};
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -63,11 +64,11 @@ pub(super) struct Inodes {
     orphans: Arc<Orphans>,
 }
 
-/// What number a file has by its device and its number there.
+/// The number of a file by its device and its number there.
 pub(super) struct Numbers {
     /// The source's device.
     dev: u64,
-    others: Mutex<Vec<u64>>,
+    others: LeafMutex<Vec<u64>>,
 }
 
 impl Numbers {
@@ -104,7 +105,7 @@ impl Inodes {
             cache: InodeCache::new(BUCKETS, mm.clone()),
             numbers: Arc::new(Numbers {
                 dev,
-                others: Mutex::default(),
+                others: LeafMutex::default(),
             }),
             next_synthetic: AtomicU64::new(SYNTHETIC),
             orphans: Arc::default(),
@@ -116,7 +117,7 @@ impl Inodes {
         self.cache.find(hash_ino(wanted.ino), is_it)
     }
 
-    /// What files have which numbers.
+    /// The numbers of files.
     pub(super) fn numbers(&self) -> &Arc<Numbers> {
         &self.numbers
     }
@@ -199,7 +200,7 @@ mod tests {
     fn files_of_other_devices_have_numbers_that_stay() {
         let numbers = Numbers {
             dev: 7,
-            others: Mutex::default(),
+            others: LeafMutex::default(),
         };
         assert_eq!(numbers.of(7, 42), Some(42));
         assert_eq!(numbers.of(7, ROOT_INO), None, "the root's");

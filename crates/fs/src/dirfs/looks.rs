@@ -15,8 +15,8 @@
 //! clean (close-to-open). While data of ours waits to be written, ours holds; what others changed meanwhile is kept in the source, and seen
 //! afterwards. A look that a change of ours has overtaken is not taken over.
 
-use super::attributes::remembered;
-use super::file::Descriptors;
+use super::answers::remembered;
+use super::descriptors::Descriptors;
 use super::node::DirNode;
 use super::state::{FileState, Opens};
 use super::stats::count;
@@ -122,9 +122,6 @@ impl DirNode {
     /// Context: no lock held.
     pub(super) fn look_before_write(&self, nowait: bool) -> bool {
         let file = self.file();
-        if !nowait {
-            self.open_before_write();
-        }
         let opens = match nowait {
             true if file.any_fd().is_none() => return false,
             true => file.opens.try_lock(),
@@ -193,7 +190,7 @@ impl DirNode {
         self.attributes.unsettle();
         if verdict == Verdict::DataStale {
             if mapping.is_relied_on() && self.end_reliance(mapping).is_err() {
-                // The name leads to another file by now. What is open is the one before.
+                // The name leads to another file by now. The one before is open.
                 file.coherence(|machine| machine.gone());
                 return Verdict::GoneButOpen;
             }

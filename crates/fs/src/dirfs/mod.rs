@@ -8,16 +8,22 @@
 //!                             └──▶ AddressSpace (reads and writes the file through its DirNode)
 //! ```
 //!
+//! Their layers are in decision 87.
+//!
 //! | module | what it does |
 //! |---|---|
 //! | `inodes` | the inodes in memory, by identity |
 //! | `orphans` | numbers of inodes that are gone from the source |
-//! | `node` | who a node is, where it is, how it is found again |
-//! | `file` | a regular file's descriptors, writeback, flush, times |
+//! | `node` | the identity of a node, where it is, how it is found again |
+//! | `descriptors` | the descriptors of a regular file |
+//! | `opened` | its descriptors, opened when they are needed |
+//! | `file` | operations that the address space of a regular file calls: reads, writeback, flush |
 //! | `state` | what is remembered of a regular file; what its [coherence](crate::coherence) is told |
-//! | `idle` | closed files that still need their descriptors |
-//! | `shortage` | open files that give their descriptors up, where there are hardly any left |
-//! | `batch` | small new files, made durable many at a time |
+//! | `idle`, `last_close` | closed files that still need their descriptors; what becomes of a file that is closed |
+//! | `directories` | all directories of the process close descriptors where there are none left |
+//! | `shortage`, `relief` | open files that give their descriptors up, where there are hardly any left; those that are written back first |
+//! | `batch`, `batched` | small new files, made durable many at a time; what a file knows of that |
+//! | `listing`, `listings` | the entries of a directory, kept; all of them |
 //! | `write` | writing a range of a file to the source |
 //! | `append_only` | files that are append-only in the source |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
@@ -28,7 +34,7 @@
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `held` | the same of files that are used without their directory |
 //! | `file_locks` | locks of handles, on files of the source |
-//! | `attributes` | `stat`, `setattr` |
+//! | `answers`, `attributes` | answers of the source as an inode remembers them; `stat`, `setattr` |
 //! | `looks` | asking the source, and what its [coherence](crate::coherence) says then |
 //! | `replaced` | names that others give to other files |
 //! | `ctimes` | change times that were shown of files whose inodes left memory |
@@ -37,33 +43,38 @@
 //! # Invariants
 //!
 //! 1. The source is never left: every name is one component, opened without following links.
-//! 2. What is not data of regular files goes straight to the source and is not cached.
+//! 2. All but the data of regular files goes straight to the source and is not cached.
 //! 3. Data is in the source and durable once fsync returned; nothing else is kept beside it, so
 //!    there is nothing to repair after a kill.
 //!
 //! # Locking
 //!
-//! Order: the names of directories, locked by the caller, then a file's `opens`, then the locks of its
-//! address space, then `Shared::moves` (reading and
-//! writing a file may have to find it first), then the leaves (`location`, the attributes, after them
-//! `io`, the tables). Under `moves` an `opens` is only ever tried, and no address space is called or
-//! made.
+//! Order, see `foliocache_sync::rank`: the names of directories, locked by the caller, then a file's `opens`, then the locks of its
+//! address space, then `stamping` or `syncing`, then `Shared::moves` (reading and
+//! writing a file may have to find it first), then the attributes, `location`, `io`, and the leaves (the tables).
+//! Under `moves` an `opens` is only ever tried, and no address space is called or made.
 //!
 //! # Memory ordering
 //!
 //! `next_node` hands out numbers that need only differ: `Relaxed`.
 
+mod answers;
 mod append_only;
 mod attributes;
 mod batch;
+mod batched;
 mod ctimes;
+mod descriptors;
+mod directories;
 mod file;
 mod file_locks;
 mod held;
 mod identity;
 mod idle;
 mod inodes;
+mod last_close;
 mod listing;
+mod listings;
 mod lock;
 mod looks;
 mod loss;
@@ -72,8 +83,10 @@ mod names;
 mod namespace;
 mod node;
 mod open_files;
+mod opened;
 mod orphans;
 mod path_fds;
+mod relief;
 mod replaced;
 mod room;
 mod shortage;
@@ -98,7 +111,7 @@ use self::ctimes::Ctimes;
 use self::held::HeldFiles;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
-use self::listing::Listings;
+use self::listings::Listings;
 use self::lock::LockState;
 use self::node::DirNode;
 use self::path_fds::PathFds;
@@ -108,9 +121,10 @@ use self::sync_calls::{SyncCall, SyncCalls};
 use self::watch::Watches;
 use self::writers::Writers;
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64};
 use foliocache_sync::durability::Durability;
-use foliocache_sync::{Arc, Mutex, RwLock};
+use foliocache_sync::rank::{ConstRankedMutex, Rank, RankedRwLock};
 use foliocache_sys::dir::mount;
 use foliocache_sys::fd::{AsFd, KeptFds, OFlags, OwnedFd};
 use foliocache_sys::uring::Engine;
@@ -145,7 +159,7 @@ pub struct DirFsOptions {
     /// Have the kernel tell of what others change, where it can.
     #[doc(alias = "inotify")]
     pub watch: bool,
-    /// Nobody else changes the directory while it is open here.
+    /// No other process changes the directory while it is open here.
     pub exclusive: bool,
     /// Let the directory be written to though another cache has it open for writing.
     pub ignore_lock: bool,
@@ -209,7 +223,7 @@ pub enum DirFsError {
         /// Why.
         errno: Errno,
     },
-    /// What is mounted below the directory cannot be left out.
+    /// Mounts below the directory cannot be left out.
     #[error(
         "cannot leave out what is mounted below {}: {errno} (it takes CAP_SYS_ADMIN, and Linux 5.12)", .path.display()
     )]
@@ -244,15 +258,15 @@ impl DirFsError {
     }
 }
 
-/// What all nodes of one source share.
+/// The state that all nodes of one source share.
 struct Shared {
     root: Arc<OwnedFd>,
     /// The source's path, for messages.
     name: String,
     options: DirFsOptions,
-    /// Held for reading by who moves names or takes them away, until the nodes say so; for writing by a walk
+    /// Held for reading over a move or removal of names, until the nodes say so; for writing by a walk
     /// to a node that was not found where it was seen last.
-    moves: RwLock<()>,
+    moves: RankedRwLock<()>,
     path_fds: PathFds,
     permissions: Arc<Generation>,
     belief: Arc<Belief>,
@@ -263,7 +277,7 @@ struct Shared {
     /// Memory for those of all nodes.
     attributes: SharedSlab<AttrCell>,
     nodes: SharedSlab<DirNode>,
-    /// What reads in the background; `None` without io_uring.
+    /// Reads in the background; `None` without io_uring.
     engine: Option<Arc<Engine>>,
     counters: Counters,
     idle: IdleFiles,
@@ -277,7 +291,7 @@ struct Shared {
     room_is_told: bool,
     /// Two changes of a file may have one time, see [`file_locks`].
     has_coarse_stamps: bool,
-    /// `RWF_DONTCACHE` is not known. Relaxed everywhere: whoever misses it is refused once more.
+    /// `RWF_DONTCACHE` is not known. Relaxed everywhere: a thread that misses it is refused once more.
     dont_cache_refused: AtomicBool,
     /// Names and attributes of inodes that were evicted before these were durable.
     forgotten: Durability,
@@ -288,7 +302,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// What was forgotten of inodes on a device.
+    /// Names and attributes that were forgotten of inodes on a device.
     fn forgotten_on(&self, dev: u64) -> &Durability {
         match dev == self.sync_calls.dev {
             true => &self.forgotten,
@@ -311,7 +325,7 @@ pub struct DirFs {
     inodes: Arc<Inodes>,
     root: SlabArc<Inode>,
     /// Taken by [`DirFs::lock`]; let go when all was written back.
-    lock: Mutex<LockState>,
+    lock: ConstRankedMutex<{ Rank::Namespace as u8 }, LockState>,
 }
 
 /// A reference of a node: the store behind its address space.
@@ -333,6 +347,34 @@ impl Deref for NodeOps {
     }
 }
 
+fn cannot_open(source: &Path, errno: Errno) -> DirFsError {
+    let path = source.to_owned();
+    DirFsError::Open { path, errno }
+}
+
+/// Opens the source's root, without what is mounted below it if it is to be `one_file_system`.
+fn open_root(source: &Path, one_file_system: bool) -> Result<OwnedFd, DirFsError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let root = fd::open(source, flags, 0).map_err(|errno| cannot_open(source, errno))?;
+    if !one_file_system {
+        return Ok(root);
+    }
+    mount::without_submounts(root.as_fd()).map_err(|errno| {
+        let path = source.to_owned();
+        DirFsError::Submounts { path, errno }
+    })
+}
+
+/// The engine for reads in the background, where it is wanted and the kernel allows it.
+fn start_engine(wanted: bool, counters: &Counters) -> Option<Arc<Engine>> {
+    let engine = match wanted {
+        true => Engine::new(),
+        false => Err(Errno::EOPNOTSUPP),
+    };
+    let engine = engine.inspect_err(|&reason| counters.fell_back(Fallback::IoUring, reason));
+    engine.ok().map(Arc::new)
+}
+
 impl DirFs {
     /// Opens the directory `source` through the cache `mm`.
     ///
@@ -348,10 +390,6 @@ impl DirFs {
             options.revalidate_after = Duration::MAX;
             options.revalidate_absent_after = Duration::MAX;
         }
-        let failed = |errno| DirFsError::Open {
-            path: source.to_owned(),
-            errno,
-        };
         if options.raise_open_files
             && let Err(errno) = fd::raise_open_file_limit()
         {
@@ -359,25 +397,11 @@ impl DirFs {
         }
         let kept = options.idle_files;
         let kept = Arc::new(kept.map_or_else(KeptFds::for_files, KeptFds::own));
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let mut root = fd::open(source, flags, 0).map_err(failed)?;
-        if options.one_file_system {
-            root = mount::without_submounts(root.as_fd()).map_err(|errno| {
-                let path = source.to_owned();
-                DirFsError::Submounts { path, errno }
-            })?;
-        }
-        let stat = fd::fstat(root.as_fd()).map_err(failed)?;
+        let root = open_root(source, options.one_file_system)?;
+        let stat = fd::fstat(root.as_fd()).map_err(|errno| cannot_open(source, errno))?;
         let name = source.display().to_string();
         let counters = Counters::default();
-        let engine = match options.io_uring {
-            true => Engine::new(),
-            false => Err(Errno::EOPNOTSUPP),
-        };
-        let engine = engine
-            .inspect_err(|&reason| counters.fell_back(Fallback::IoUring, reason))
-            .ok()
-            .map(Arc::new);
+        let engine = start_engine(options.io_uring, &counters);
         let bdi = BackingDevInfo::new(mm, name.clone(), BdiKind::Storage)?;
         let batches = Batches::new(mm, root.as_fd(), stat.dev.raw(), kept.clone())
             .filter(|_| options.batch_small_files && !options.read_only && !options.lock_files);
@@ -399,7 +423,7 @@ impl DirFs {
         let shared = Arc::new(Shared {
             root: Arc::new(root),
             name,
-            moves: RwLock::new(()),
+            moves: RankedRwLock::new(Rank::Moves, ()),
             path_fds: PathFds::new(options.path_descriptors, KeptFds::for_names()),
             permissions: Arc::default(),
             belief: Arc::new(match &watches {
@@ -428,7 +452,7 @@ impl DirFs {
             next_node: AtomicU64::new(0),
             bdi,
         });
-        idle::register(&shared);
+        directories::register(&shared);
         shared.shortage.find_in(&inodes);
         if let Some(held) = &shared.held {
             held.find_in(&inodes);
@@ -438,7 +462,7 @@ impl DirFs {
             shared,
             inodes,
             root,
-            lock: Mutex::default(),
+            lock: ConstRankedMutex::default(),
         })
     }
 
@@ -452,7 +476,7 @@ impl DirFs {
         &self.shared.name
     }
 
-    /// What it did, and what was refused.
+    /// Counts of its operations, and what was refused.
     pub fn stats(&self) -> DirFsStats {
         let inodes = self.inodes.cache.stats();
         let watches = self.shared.watches.as_ref();

@@ -1,11 +1,10 @@
-//! What the operations on names have in common: finding, making, removing, opening.
+//! The common part of the operations on names: finding, making, removing, opening.
 
-use super::attributes::remembered;
-use super::file::Descriptors;
+use super::answers::remembered;
+use super::descriptors::Descriptors;
 use super::identity::Identity;
 use super::inodes::Inodes;
-use super::listing::NamesChange;
-use super::namespace::check_component;
+use super::listings::NamesChange;
 use super::node::{DirNode, Location};
 use super::stats::count;
 use super::{DirFs, Shared, written};
@@ -15,7 +14,7 @@ use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
     FileKind, HandleCharge, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO,
-    S_ISGID, SlabArc,
+    S_ISGID, SlabArc, check_name,
 };
 use std::ffi::OsStr;
 use std::mem;
@@ -43,6 +42,20 @@ impl Shared {
 }
 
 impl DirFs {
+    /// As [`DirFs::adopt`], of what the name leads to now, whose descriptor is kept.
+    pub(super) fn adopt_and_keep(
+        &self,
+        parent: &SlabArc<Inode>,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> Result<(SlabArc<Inode>, bool), Errno> {
+        let found = self.open_name(dir, name)?;
+        let adopted = self.adopt(parent, name, &fd::fstat(found.as_fd())?)?;
+        self.shared
+            .keep_path(DirNode::of(&adopted.0)?.id, &Arc::new(found));
+        Ok(adopted)
+    }
+
     pub(super) fn writable(&self) -> Result<(), Errno> {
         if self.shared.options.read_only {
             Err(Errno::EROFS)
@@ -282,7 +295,7 @@ impl DirFs {
         let Ok(node) = DirNode::of(inode) else { return };
         let nlink = match inode.kind() {
             FileKind::Directory => 0,
-            // Who cannot be asked is taken for alive: at worst its pages stay a little longer.
+            // A file that cannot be asked is taken for alive: at worst its pages stay a little longer.
             _ => fd::fstat(fd.as_fd()).map_or(1, |stat| stat.nlink),
         };
         node.lost_name(parent, name, &Arc::new(fd), nlink);
@@ -359,5 +372,13 @@ fn has_default_acl(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
         Ok(_) => Ok(true),
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Checks a name but for its length: there the kernel knows what else may be wrong first.
+pub(super) fn check_component(name: &OsStr) -> Result<(), Errno> {
+    match check_name(name) {
+        Err(Errno::ENAMETOOLONG) => Ok(()),
+        checked => checked,
     }
 }

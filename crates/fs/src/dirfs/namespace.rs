@@ -10,12 +10,13 @@
 //!
 //! # Differences from Linux
 //!
-//! What is created belongs to the caller that the context names, as far as the process may give
+//! A new file belongs to the caller that the context names, as far as the process may give
 //! files away; without that privilege everything belongs to the process.
 
-use super::file::Descriptors;
+use super::descriptors::Descriptors;
 use super::identity::Identity;
-use super::listing::NamesChange;
+use super::listings::NamesChange;
+use super::names::check_component;
 use super::node::{DirNode, NODE_BYTES};
 use super::stream::DirStream;
 use super::sync_calls::SyncCall;
@@ -28,8 +29,7 @@ use foliocache_sys::dir;
 use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
     Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, XattrMode, check_name,
-    check_opens,
+    OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, XattrMode, check_opens,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -317,7 +317,7 @@ impl FileSystem for DirFs {
                 ),
                 None => rename(),
             };
-            // What is replaced, or exchanged, is changed by the same call.
+            // A file that is replaced, or exchanged, is changed by the same call.
             match &target {
                 Some((inode, fd)) => DirNode::of(inode)?.own_change(
                     fd.as_fd(),
@@ -389,7 +389,7 @@ impl FileSystem for DirFs {
         Ok(Box::new(DirStream::open_listed(self, inode)?))
     }
 
-    /// What is dirty has no blocks in the source yet, and counts as used.
+    /// Dirty data has no blocks in the source yet, and counts as used.
     fn statfs(&self) -> Result<StatFs, Errno> {
         let mut stat = fd::fstatvfs(self.shared.root.as_fd())?;
         let block = u64::from(stat.block_size).max(1);
@@ -440,13 +440,5 @@ impl FileSystem for DirFs {
 
     fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         self.xattr_change(inode, name, |fd| xattr::remove(fd, name))
-    }
-}
-
-/// Checks a name but for its length: there the kernel knows what else may be wrong first.
-pub(super) fn check_component(name: &OsStr) -> Result<(), Errno> {
-    match check_name(name) {
-        Err(Errno::ENAMETOOLONG) => Ok(()),
-        checked => checked,
     }
 }

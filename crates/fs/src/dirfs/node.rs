@@ -1,11 +1,11 @@
-//! A node of the source: who it is, where it is, and how to get hold of it.
+//! A node of the source: its identity, its place, and how it is found again.
 //!
 //! # Model
 //!
 //! ```text
-//!  identity   (device, inode number, birth time): who it is
+//!  identity   (device, inode number, birth time)
 //!  location   (parent, name): where it was seen last
-//!  path_fd()  walks there from the root, one component at a time, and checks who it found
+//!  path_fd()  walks there from the root, one component at a time, and compares the identity of each
 //! ```
 //!
 //! No descriptor has to stay open for a node to be found again, so there may be more nodes than
@@ -31,7 +31,7 @@
 //! # Memory ordering
 //!
 //! `unlinked` is `Relaxed`: it is set under `location` and read there, or by calls that come after it, or that
-//! may as well have come before. Who reads it without and needs the descriptor looks at `location` afterwards.
+//! may as well have come before. A reader without that lock that needs the descriptor looks at `location` afterwards.
 
 mod location;
 
@@ -44,7 +44,8 @@ use super::sync_calls::SyncCall;
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
-use foliocache_sync::{Arc, Mutex, Weak, prefetch};
+use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
+use foliocache_sync::{Arc, Weak, prefetch};
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{AttrCell, Inode, SlabArc};
@@ -76,14 +77,14 @@ pub(super) enum Location {
     Named(ParentAndName),
     /// Under no name that is known; this descriptor keeps it alive.
     Pinned(Arc<OwnedFd>),
-    /// Out of reach: the file system is gone, or the node is and nobody can ask for it any more.
+    /// Out of reach: the file system is gone, or the node is and no call can reach it any more.
     Detached,
 }
 
 /// A node of the source, the private part of an inode of `dirfs`.
 #[repr(C)]
 pub(super) struct DirNode {
-    // What opening and closing a file looks at lies together, up to the beginning of `kind_state`.
+    // The fields that opening and closing a file looks at lie together, up to the beginning of `kind_state`.
     pub(super) shared: Arc<Shared>,
     pub(super) attributes: SlabArc<AttrCell>,
     pub(super) kind: FileKind,
@@ -95,16 +96,16 @@ pub(super) struct DirNode {
     /// Number of its inode.
     ino: u64,
     pub(super) identity: Identity,
-    pub(super) location: Mutex<Location>,
+    pub(super) location: ConstRankedMutex<{ Rank::Location as u8 }, Location>,
     /// Where it was seen before that, as far as that name is not known to be gone.
-    spare: Mutex<Option<Box<ParentAndName>>>,
+    spare: LeafMutex<Option<Box<ParentAndName>>>,
     /// Its name, and those of the directories above it.
     name: Durability,
     /// Where its number is taken, once it can no longer be found.
     pub(super) orphaned: OnceLock<Weak<Orphans>>,
 }
 
-/// What a node has besides, by its kind.
+/// The part of a node that its kind has.
 #[allow(
     clippy::large_enum_variant,
     reason = "most nodes are files, and all are of one slab"
@@ -112,7 +113,7 @@ pub(super) struct DirNode {
 enum KindState {
     File(FileState),
     Directory(DirectoryState),
-    /// What a symbolic link holds, once somebody has asked: it never changes. Empty where the source tells no birth times.
+    /// The target of a symbolic link, once it was asked for: it never changes. Empty where the source tells no birth times.
     Symlink(OnceLock<OsString>),
     Other,
 }
@@ -120,7 +121,7 @@ enum KindState {
 /// A directory's watch: none yet.
 pub(super) const NOT_WATCHED: i32 = 0;
 
-/// What a directory has besides.
+/// The part of a node that directories have.
 pub(super) struct DirectoryState {
     /// The number of its watch, see [`watch`](super::watch).
     pub(super) watch: AtomicI32,
@@ -155,8 +156,8 @@ impl DirNode {
             identity: Identity::of(stat),
             kind,
             attributes,
-            location: Mutex::new(location),
-            spare: Mutex::new(None),
+            location: ConstRankedMutex::new(location),
+            spare: LeafMutex::new(None),
             kind_state: match kind {
                 FileKind::Regular => KindState::File(FileState::new(shared.options.exclusive)),
                 FileKind::Directory => KindState::Directory(DirectoryState {
@@ -189,12 +190,18 @@ impl DirNode {
         inode.private().ok_or(Errno::EXDEV)
     }
 
-    /// What a regular file has besides.
+    /// The part that regular files have.
     pub(super) fn regular(&self) -> Option<&FileState> {
         match &self.kind_state {
             KindState::File(file) => Some(file),
             _ => None,
         }
+    }
+
+    /// As [`DirNode::regular`], of a node that has an address space or descriptors: only regular files do.
+    pub(super) fn file(&self) -> &FileState {
+        self.regular()
+            .expect("only regular files have an address space")
     }
 
     /// Asks the processor for what opening a file looks at. Does not look whether this is one: the locked
@@ -209,7 +216,7 @@ impl DirNode {
         prefetch(first.wrapping_add(END));
     }
 
-    /// What a directory has besides.
+    /// The part that directories have.
     pub(super) fn directory(&self) -> Option<&DirectoryState> {
         match &self.kind_state {
             KindState::Directory(directory) => Some(directory),
@@ -217,7 +224,7 @@ impl DirNode {
         }
     }
 
-    /// What a symbolic link holds, if somebody has asked and it is kept.
+    /// The target of a symbolic link, if it is kept.
     pub(super) fn cached_link(&self) -> Option<&OsString> {
         match &self.kind_state {
             KindState::Symlink(target) => target.get(),
@@ -333,7 +340,7 @@ impl DirNode {
     /// # Errors
     /// As [`DirNode::path_fd`], and those of `openat(2)`.
     pub(super) fn open(&self, flags: OFlags) -> Result<(OwnedFd, Option<Stat>), Errno> {
-        // What is there by now may be a FIFO.
+        // By now there may be a FIFO.
         let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let by_name = || {
             self.by_name(|dir, name| {
@@ -349,7 +356,7 @@ impl DirNode {
         }
     }
 
-    /// What a symbolic link holds.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// As [`DirNode::path_fd`], and those of `readlinkat(2)`.

@@ -9,14 +9,14 @@
 //! `nr` is changed under the lock; an insertion of an inode that reads it without looks for a number which the source has given to
 //! a new file, long after the old one lost its name.
 
-use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::rank::LeafMutex;
 use std::collections::HashSet;
 
 /// Numbers of inodes that live on without a name.
 #[derive(Default)]
 pub(super) struct Orphans {
-    numbers: Mutex<HashSet<u64>>,
+    numbers: LeafMutex<HashSet<u64>>,
     nr: AtomicU64,
 }
 

@@ -17,7 +17,8 @@
 //!
 //! One lock a shard, innermost, never held across a system call other than `close`.
 
-use foliocache_sync::{Arc, CachePadded, Mutex, MutexGuard};
+use foliocache_sync::rank::{LeafMutex, RankedMutexGuard};
+use foliocache_sync::{Arc, CachePadded};
 use foliocache_sys::fd::KeptFds;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -40,7 +41,7 @@ struct Shard {
 
 /// The cache; keys are node numbers that are never used twice.
 pub(super) struct PathFds {
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    shards: Box<[CachePadded<LeafMutex<Shard>>]>,
     /// Shared with those of other directories.
     kept: KeptFds,
 }
@@ -51,7 +52,7 @@ impl PathFds {
         let capacity = capacity.min(kept.most());
         let shards = (capacity / SHARD).clamp(1, SHARDS);
         let shard = |at: usize| {
-            CachePadded::new(Mutex::new(Shard {
+            CachePadded::new(LeafMutex::new(Shard {
                 fds: HashMap::new(),
                 queue: VecDeque::new(),
                 capacity: (capacity.max(1) + at) / shards,
@@ -63,7 +64,7 @@ impl PathFds {
         }
     }
 
-    fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
+    fn shard(&self, key: u64) -> RankedMutexGuard<'_, Shard> {
         self.shards[(key % self.shards.len() as u64) as usize].lock()
     }
 
@@ -112,7 +113,7 @@ impl PathFds {
 
     /// Closes one of the fullest shard, if there is one.
     pub(super) fn evict(&self) -> bool {
-        let len = |shard: &&CachePadded<Mutex<Shard>>| shard.lock().fds.len();
+        let len = |shard: &&CachePadded<LeafMutex<Shard>>| shard.lock().fds.len();
         let fullest = self.shards.iter().max_by_key(len);
         let evicted = fullest.and_then(|shard| shard.lock().evict());
         self.kept.release(evicted.iter().len());
@@ -133,12 +134,16 @@ impl PathFds {
     /// Runs something while all locks are held.
     #[cfg(test)]
     pub(super) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
-        let _shards: Vec<_> = self.shards.iter().map(|shard| shard.lock()).collect();
+        let _shards: Vec<_> = self
+            .shards
+            .iter()
+            .map(|shard| shard.lock_nested())
+            .collect();
         run()
     }
 
     pub(super) fn len(&self) -> usize {
-        let len = |shard: &CachePadded<Mutex<Shard>>| shard.lock().fds.len();
+        let len = |shard: &CachePadded<LeafMutex<Shard>>| shard.lock().fds.len();
         self.shards.iter().map(len).sum()
     }
 }

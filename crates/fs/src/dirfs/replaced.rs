@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! ```text
-//!  others rename a file over a name ──▶ who asks for the old file by its name finds another: ESTALE
+//!  others rename a file over a name ──▶ a look for the old file by its name finds another: ESTALE
 //!                                         │
 //!                                         └▶ the directory is one of replaced names, for a second
 //!  look-up in such a directory ──▶ keeps a descriptor of what it finds: an open that follows finds it, too
@@ -17,7 +17,7 @@
 //! A file that is open stays the one that was opened. Attributes are those that were known last. Its data is read through its
 //! descriptor, or, if it was opened from the cache without one, from its pages: these stay until a descriptor is got.
 //!
-//! Without a descriptor nobody can tell a file that was removed from one that moved. When others are told to have taken its name away it is
+//! Without a descriptor a file that was removed cannot be told from one that moved. When others are told to have taken its name away it is
 //! looked for there, and if it is not found its pages go: at once, or with its last handle.
 //!
 //! # Locking
@@ -26,41 +26,23 @@
 //!
 //! # Memory ordering
 //!
-//! `replaced_at` is a hint: `Relaxed`. Whoever misses a replacement looks a name up without a descriptor.
+//! `replaced_at` is a hint: `Relaxed`. A thread that misses a replacement looks a name up without a descriptor.
 
-use super::DirFs;
 use super::node::DirNode;
 use foliocache_mm::AddressSpace;
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, BorrowedFd};
-use foliocache_vfs::{Inode, SlabArc};
-use std::ffi::OsStr;
+use foliocache_vfs::Inode;
 
 /// How long a directory counts as one in which names are replaced, in milliseconds.
 const REPLACED_FOR: u64 = 1000;
 
 impl DirNode {
-    /// The node's name leads to another node: others replaced it.
-    pub(super) fn note_replaced(&self) {
-        if let Some((parent, _)) = self.named() {
-            Self::note_replaced_in(&parent);
-        }
-    }
-
     /// A name could not be made in `dir`, since it is there by now.
     pub(super) fn note_names_of_others(dir: &Inode, error: Errno) {
         if error == Errno::EEXIST {
             Self::note_replaced_in(dir);
-        }
-    }
-
-    fn note_replaced_in(dir: &Inode) {
-        if let Some(directory) = DirNode::of(dir).ok().and_then(DirNode::directory) {
-            // Not 0. Relaxed: see the module's header.
-            (directory.replaced_at).store(coarse_monotonic_ms().max(1), Ordering::Relaxed);
         }
     }
 
@@ -87,7 +69,7 @@ impl DirNode {
         relies
     }
 
-    /// The last handle of a file that was not found by its name is gone: nobody will be told of the file again.
+    /// The last handle of a file that was not found by its name is gone: no news of the file will come again.
     ///
     /// Context: no lock held; may block for I/O.
     pub(super) fn look_whether_removed(&self) {
@@ -145,21 +127,5 @@ impl DirNode {
             Err(Errno::ESTALE) if mapping.can_map_what_is_cached() => Ok(()),
             done => done,
         }
-    }
-}
-
-impl DirFs {
-    /// As [`DirFs::adopt`], of what the name leads to now, whose descriptor is kept.
-    pub(super) fn adopt_and_keep(
-        &self,
-        parent: &SlabArc<Inode>,
-        dir: BorrowedFd<'_>,
-        name: &OsStr,
-    ) -> Result<(SlabArc<Inode>, bool), Errno> {
-        let found = self.open_name(dir, name)?;
-        let adopted = self.adopt(parent, name, &fd::fstat(found.as_fd())?)?;
-        self.shared
-            .keep_path(DirNode::of(&adopted.0)?.id, &Arc::new(found));
-        Ok(adopted)
     }
 }

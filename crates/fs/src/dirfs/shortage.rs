@@ -14,12 +14,12 @@
 //!
 //! A file that is open and idle, and can be found again by its name, gives up its descriptors, and opens again where it needs
 //! them. Idle is a file with nothing to write, nothing to flush and no call under way, whose times are set. Where too few are
-//! idle, whoever opens a file, or begins to write to one that gave way, makes some of them so: it writes them back.
+//! idle, an open of a file, or a first write to one that gave way, makes some of them so: it writes them back.
 //! A sixteenth of the limit is left to what needs a descriptor for a moment: walks, listings, changes of names. So a file
 //! that is one too many is refused alone.
 //!
 //! Only with `CAP_DAC_OVERRIDE`, since others might not be allowed to open the file again, and where a first write is
-//! announced ([`may_have_changed`](DirNode::may_have_changed)), or nobody else moves files: a file with data to write has a
+//! announced ([`may_have_changed`](DirNode::may_have_changed)), or no other process moves files: a file with data to write has a
 //! descriptor, since its name might be moved.
 //!
 //! Descriptors of locks ([`file_locks`](super::file_locks)) never give way. They are refused from seven eighths of the limit on.
@@ -35,59 +35,59 @@
 //!
 //! # Memory ordering
 //!
-//! `is_tight` is a hint, `Relaxed`: who misses it fails as it would have without.
+//! `is_tight` is a hint, `Relaxed`: a caller that misses it fails as it would have without.
 
 use super::Shared;
-use super::file::Descriptors;
+use super::descriptors::Descriptors;
+use super::directories::CloseUnneeded;
 use super::identity::Identity;
 use super::inodes::Inodes;
 use super::node::DirNode;
 use super::open_files::OpenFile;
 use super::transfer;
-use foliocache_mm::AddressSpace;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::{Arc, Mutex, Weak};
-use foliocache_sys::fd::{AsFd, BorrowedFd, OFlags};
-use foliocache_sys::{Errno, credentials, fd};
+use foliocache_sync::rank::LeafMutex;
+use foliocache_sync::{Arc, Weak};
+use foliocache_sys::fd::{AsFd, BorrowedFd};
+use foliocache_sys::{credentials, fd};
 use foliocache_vfs::{Inode, SlabArc};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
+/// Most open files of a directory that give way where a descriptor is refused.
+const GIVE_WAY: usize = 64;
 
-/// Most files that are written back at once so that they can give way.
-const MOST_TOGETHER: usize = 64;
-
-/// What became of a file that was asked to give way.
+/// The answer of a file that was asked to give way.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+pub(super) enum Asked {
     /// It did.
     Gave,
     /// It cannot now.
     Busy,
-    /// It has no descriptor, nobody has it open, or it cannot be found again.
+    /// It has no descriptor, it is closed, or it cannot be found again.
     Left,
 }
 
 /// See the module's header.
 pub(super) struct Shortage {
     /// Most descriptors of the process.
-    limit: usize,
+    pub(super) limit: usize,
     /// Files may give way.
     may: bool,
     inodes: OnceLock<Weak<Inodes>>,
-    line: Mutex<VecDeque<Identity>>,
+    line: LeafMutex<VecDeque<Identity>>,
     /// Fewer gave way than were asked for.
-    is_tight: AtomicBool,
+    pub(super) is_tight: AtomicBool,
 }
 
 impl Shortage {
-    /// For files of which the first write is announced, or which nobody else moves, if `is_told`.
+    /// For files of which the first write is announced, or which no other process moves, if `is_told`.
     pub(super) fn new(is_told: bool) -> Shortage {
         Shortage {
             limit: usize::try_from(fd::open_file_limit()).unwrap_or(usize::MAX),
             may: is_told && credentials::overrides_modes(),
             inodes: OnceLock::new(),
-            line: Mutex::default(),
+            line: LeafMutex::default(),
             is_tight: AtomicBool::new(false),
         }
     }
@@ -103,7 +103,7 @@ impl Shortage {
     }
 
     /// Whether descriptors are short if the last one has this number.
-    fn is_short(&self, number: usize) -> bool {
+    pub(super) fn is_short(&self, number: usize) -> bool {
         number >= self.limit / 8 * 7
     }
 
@@ -117,19 +117,19 @@ impl Shortage {
         self.may && self.is_short(number(fds))
     }
 
-    fn tight(&self, tight: bool) {
+    pub(super) fn tight(&self, tight: bool) {
         // Relaxed: see the module's header.
         self.is_tight.store(tight, Ordering::Relaxed);
     }
 
     /// The first in line, while it is found in memory.
-    fn pop(&self) -> Option<(Identity, Option<SlabArc<Inode>>)> {
+    pub(super) fn pop(&self) -> Option<(Identity, Option<SlabArc<Inode>>)> {
         let identity = self.line.lock().pop_front()?;
         let inodes = self.inodes();
         Some((identity, inodes.and_then(|inodes| inodes.find(&identity))))
     }
 
-    fn push(&self, identity: Identity) {
+    pub(super) fn push(&self, identity: Identity) {
         let mut line = self.line.lock();
         line.push_back(identity);
         let is_long = line.len() > self.limit.saturating_mul(2);
@@ -162,6 +162,14 @@ fn number(fds: &Descriptors) -> usize {
     fds.buffered.as_raw_fd() as usize
 }
 
+impl CloseUnneeded for Shared {
+    fn close_unneeded(&self) {
+        self.path_fds.clear();
+        self.close_all_idle();
+        self.give_way(GIVE_WAY);
+    }
+}
+
 impl Shared {
     /// Has up to `wanted` idle files give up their descriptors; how many did. Waits for no lock.
     pub(super) fn give_way(&self, wanted: usize) -> usize {
@@ -184,71 +192,6 @@ impl Shared {
         shortage.tight(shortage.may && given < wanted);
         given
     }
-
-    /// Where too few files were idle: writes some back, so that they give way. To be called before a file is opened, or a first
-    /// byte written.
-    ///
-    /// Context: no lock held; may block on I/O.
-    ///
-    /// # Errors
-    /// `EMFILE` if none can, and hardly a descriptor is left.
-    pub(super) fn relieve(&self) -> Result<(), Errno> {
-        let shortage = &self.shortage;
-        // Relaxed: see the module's header.
-        if !shortage.is_tight.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let number = || {
-            let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let probe = fd::reopen(self.root.as_fd(), flags);
-            probe.map_or(shortage.limit, |fd| fd.as_raw_fd() as usize)
-        };
-        if !shortage.is_short(number()) {
-            shortage.tight(false);
-            return Ok(());
-        }
-        let mut asked = Vec::new();
-        while asked.len() < MOST_TOGETHER
-            && let Some((identity, found)) = shortage.pop()
-        {
-            asked.extend(found.map(|inode| (identity, inode)));
-        }
-        let mapping = |inode: &SlabArc<Inode>| inode.mapping().cloned();
-        let to_write = |mapping: &Arc<AddressSpace>| mapping.is_dirty();
-        let dirty: Vec<_> = (asked.iter())
-            .filter_map(|(_, inode)| mapping(inode).filter(to_write))
-            .collect();
-        for mapping in &dirty {
-            mapping.fdatawrite();
-        }
-        if let Some(batches) = &self.batches {
-            batches.settle_open(self);
-        }
-        for mapping in &dirty {
-            // The error stays with the file: it remains dirty and its handles are told.
-            let _ = mapping.sync();
-        }
-        let mut given = 0;
-        for (identity, inode) in asked {
-            let Ok(node) = DirNode::of(&inode) else {
-                continue;
-            };
-            node.set_times_that_wait();
-            match node.give_up_descriptors() {
-                Asked::Gave => given += 1,
-                Asked::Busy => shortage.push(identity),
-                Asked::Left => {}
-            }
-        }
-        let number = number();
-        shortage.tight(shortage.is_short(number));
-        // Where others than these files have the descriptors, the last ones are for whoever comes first.
-        let many = OpenFile::count() >= shortage.limit / 4;
-        match given == 0 && many && number >= shortage.limit / 16 * 15 {
-            true => Err(Errno::EMFILE),
-            false => Ok(()),
-        }
-    }
 }
 
 impl DirNode {
@@ -265,28 +208,8 @@ impl DirNode {
         }
     }
 
-    /// Gives the file a descriptor before its first byte is written, if it has none: its name might be moved away.
-    ///
-    /// Context: no lock held; may block on I/O.
-    pub(super) fn open_before_write(&self) {
-        if self.file().any_fd().is_none() {
-            // Without one it is opened when it is written back.
-            let _ = self.shared.relieve();
-            let _ = self.descriptors(true);
-        }
-    }
-
-    /// Sets times that wait for the last close.
-    fn set_times_that_wait(&self) {
-        let fds = self.regular().and_then(|file| file.io.lock().fds.clone());
-        if let Some(fds) = fds {
-            // What fails is tried again when the times are made durable.
-            let _ = self.restamp(&fds);
-        }
-    }
-
     /// Closes the descriptors of an open file if it is idle and can be found again. Waits for no lock.
-    fn give_up_descriptors(&self) -> Asked {
+    pub(super) fn give_up_descriptors(&self) -> Asked {
         let Some(file) = self.regular() else {
             return Asked::Left;
         };
@@ -318,7 +241,7 @@ impl DirNode {
         }
         let (fds, cached) = (io.fds.take(), io.cached.take());
         drop(io);
-        // What is all cached stays readable though others may give the name to another file.
+        // A file that is all cached stays readable though others may give the name to another file.
         if let Some(mapping) = file.mapping()
             && !mapping.rely_on_pages()
         {

@@ -1,4 +1,4 @@
-//! What a regular file of the source is besides a node: its handles, what is still to be done for it, and whether others changed it.
+//! The part of a node that regular files have: handles, work that is still to be done, and whether others changed the file.
 //!
 //! # Model
 //!
@@ -6,7 +6,7 @@
 //! shows, of changes of our own, and of news. Of a marked file the kernel tells whether others wrote ([`writers`](super::writers)).
 //!
 //! **Before it is first opened** a file has no address space, and nothing of ours: whatever the source
-//! says of it holds. What is seen of it begins with its address space.
+//! says of it holds. Its coherence begins with its address space.
 //!
 //! # Invariants
 //!
@@ -14,7 +14,7 @@
 //!    of the source, unless a change of our own came between the question and the answer.
 //! 2. An address space begins with the size of one answer of the source, and that answer is taken over. So no change from outside is
 //!    missed that came before the first opening or beside it.
-//! 3. `mapping` is set with the attributes locked, and whoever takes over an answer of the source looks
+//! 3. `mapping` is set with the attributes locked, and a thread that takes over an answer of the source looks
 //!    there, under the same lock, whether it is still empty. So no answer from before overwrites what
 //!    was written since.
 //!
@@ -31,15 +31,16 @@ mod quiet;
 
 pub(super) use changes::OngoingChange;
 
-use super::batch::{Batch, Room};
-use super::file::Descriptors;
+use super::batched::{Batched, Room};
+use super::descriptors::Descriptors;
 use super::writers::MarkedFile;
 use crate::coherence::{Coherence, nanoseconds};
 use foliocache_mm::{AddressSpace, MappingCharge};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
+use foliocache_sync::rank::{ConstRankedMutex, Rank};
 use foliocache_sync::time::{coarse_monotonic_ms, realtime};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{OwnedFd, Stat};
 use std::mem::offset_of;
@@ -54,34 +55,16 @@ pub(super) struct Opens {
     pub(super) idle: bool,
 }
 
-/// A batch, and what of a file it makes durable.
-pub(super) struct Batched {
-    pub(super) batch: Arc<Batch>,
-    /// Generation of the data.
-    pub(super) data: u32,
-    /// Of the size, unless that was durable.
-    pub(super) size: Option<u32>,
-    /// No descriptor may be left that would report an error of it.
-    pub(super) small: bool,
-}
-
-impl Batched {
-    /// Whether a write into `batch` makes this one unnecessary.
-    pub(super) fn is_covered_by(&self, batch: &Arc<Batch>) -> bool {
-        !self.small && (Arc::ptr_eq(&self.batch, batch) || self.batch.has_succeeded())
-    }
-}
-
-/// What is to be done for a file, and what was seen of it.
+/// Work that is to be done for a file, and what was seen of it.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct IoState {
     pub(super) fds: Option<Arc<Descriptors>>,
     /// Whether others changed it.
     pub(super) coherence: Coherence,
-    /// What the source said of it when it was made through us, until something of it is written.
+    /// The answer of the source when it was made through us, until something of it is written.
     pub(super) fresh: Option<Box<Stat>>,
-    /// What the next write takes into the open batch.
+    /// The room that the next write takes into the open batch.
     pub(super) room: Option<Room>,
     /// Batches that data of it is in and that no flush has asked about.
     pub(super) batched: Vec<Batched>,
@@ -109,20 +92,20 @@ pub(super) struct IoState {
     pub(super) noted: bool,
 }
 
-/// What a regular file has besides being a node.
+/// The state of a regular file.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct FileState {
-    pub(super) opens: Mutex<Opens>,
+    pub(super) opens: ConstRankedMutex<{ Rank::Opens as u8 }, Opens>,
     /// Its first fields are the last that opening and closing a file looks at.
-    pub(super) io: Mutex<IoState>,
+    pub(super) io: ConstRankedMutex<{ Rank::FileIo as u8 }, IoState>,
     /// Set when the address space is made.
     pub(super) mapping: OnceLock<Weak<AddressSpace>>,
     /// That of the address space, from before there is one to the end of the node, which the address space holds.
     pub(super) charge: OnceLock<MappingCharge>,
     /// Data written, and flushed.
     pub(super) data: Durability,
-    /// Size or allocation changed, or nobody knows: a flush that is asked for is made, but no error is
+    /// Size or allocation changed, or that is not known: a flush that is asked for is made, but no error is
     /// lost with the descriptors.
     pub(super) size: Durability,
     /// Data written, and the modification time set after it.
@@ -130,9 +113,9 @@ pub(super) struct FileState {
     /// Attributes changed, and made durable.
     pub(super) attributes: Durability,
     /// Held over setting the modification time, so that none is overwritten by an older one.
-    pub(super) stamping: Mutex<()>,
+    pub(super) stamping: ConstRankedMutex<{ Rank::Stamping as u8 }, ()>,
     /// Held over the calls that make any of these durable.
-    pub(super) syncing: Mutex<()>,
+    pub(super) syncing: ConstRankedMutex<{ Rank::Syncing as u8 }, ()>,
 }
 
 impl FileState {
@@ -232,7 +215,7 @@ impl FileState {
         let opens = self.opens.lock();
         let mut io = self.io.lock();
         let data = io.batched.last().map(|batched| batched.data);
-        // A size that came later needs a flush of its own, and perhaps nobody finds the file then.
+        // A size that came later needs a flush of its own, and the file may not be found then.
         let size = io.batched.last().and_then(|batched| batched.size);
         let all = self.data.begin().is_none_or(|begun| Some(begun) == data)
             && self.size.begin().is_none_or(|begun| Some(begun) == size)
@@ -262,7 +245,7 @@ impl FileState {
         !self.data.is_durable()
     }
 
-    /// Drops the cached folios of a file without a name that nobody holds, dirty ones too: nobody can open it any more.
+    /// Drops the cached folios of a closed file without a name, dirty ones too: it cannot be opened any more.
     /// Without `wait`, what is being written or read stays, and is written.
     ///
     /// Context: `opens` held, no handles.
@@ -284,7 +267,7 @@ impl FileState {
         io.stale = false;
     }
 
-    /// What the source said of a file that was made through us, if nothing of ours changed it since.
+    /// The answer of the source for a file that was made through us, if nothing of ours changed it since.
     pub(super) fn unchanged_since_made(&self) -> Option<Stat> {
         let io = self.io.lock();
         let unchanged = io.coherence.is_unchanged();

@@ -1,4 +1,4 @@
-//! What a `dirfs` did, and what it could not do the way it wanted to.
+//! Counts of what a `dirfs` did, and of refusals that it had to work around.
 //!
 //! # Memory ordering
 //!
@@ -6,7 +6,8 @@
 
 use foliocache_mm::show::{Bytes, Count, lines};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::{CachePadded, Mutex, thread_shard};
+use foliocache_sync::rank::LeafMutex;
+use foliocache_sync::{CachePadded, thread_shard};
 use foliocache_sys::Errno;
 use foliocache_sys::uring::EngineStats;
 use std::fmt;
@@ -55,7 +56,7 @@ pub struct DirFsStats {
     pub batch_flushes: u64,
     /// Bytes of such files in the kernel's cache; they are charged to the bound.
     pub kernel_cache_bytes: u64,
-    /// What was done in the background, and how deep; `None` without io_uring.
+    /// Operations in the background, and how deep; `None` without io_uring.
     pub engine: Option<EngineStats>,
     /// Files that were opened without a call: all of it was cached, and nobody had told of a change.
     pub opens_from_cache: u64,
@@ -85,7 +86,7 @@ pub struct DirFsStats {
     pub changes_lost: u64,
     /// Files open for writing of which it tells whether others write to them.
     pub watched_files: u64,
-    /// What was refused and why, each kind with its first reason and how often.
+    /// Refusals, each kind with its first reason and how often.
     pub fallbacks: Vec<(Fallback, Errno, u64)>,
 }
 
@@ -176,7 +177,7 @@ pub(super) struct Counters {
     pub(super) directories_from_cache: AtomicU64,
     pub(super) directories_read: AtomicU64,
     pub(super) invalidations: AtomicU64,
-    fallbacks: Mutex<Vec<(Fallback, Errno, u64)>>,
+    fallbacks: LeafMutex<Vec<(Fallback, Errno, u64)>>,
 }
 
 /// Counts one.

@@ -1,12 +1,14 @@
 //! Reading a directory of the source.
 
 use super::inodes::Numbers;
-use super::listing::{Listing, Recording};
+use super::listing::Listing;
+use super::listings::Recording;
 use super::node::DirNode;
 use super::stats::count;
 use super::{DirFs, NodeOps};
 use foliocache_mm::MetadataCharge;
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::Arc;
+use foliocache_sync::rank::{ConstRankedMutex, Rank};
 use foliocache_sys::Errno;
 use foliocache_sys::dir::DirReader;
 use foliocache_sys::fd::AsFd;
@@ -15,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A directory of the source that is being read.
 pub(super) struct DirStream {
-    state: Mutex<State>,
+    state: ConstRankedMutex<{ Rank::Stream as u8 }, State>,
     inode: SlabArc<Inode>,
     numbers: Arc<Numbers>,
     _charge: MetadataCharge,
@@ -52,7 +54,7 @@ impl DirStream {
         let charge = MetadataCharge::at_once(shared.bdi.mm(), size_of::<DirStream>() as u64)?;
         count(&shared.counters.directories_from_cache);
         Ok(DirStream {
-            state: Mutex::new(State::Listed(listing, 0, 0)),
+            state: ConstRankedMutex::new(State::Listed(listing, 0, 0)),
             inode: inode.clone(),
             numbers: fs.inodes.numbers().clone(),
             _charge: charge,
@@ -93,7 +95,7 @@ impl DirStream {
             }
         };
         Ok(DirStream {
-            state: Mutex::new(state),
+            state: ConstRankedMutex::new(state),
             inode: inode.clone(),
             numbers: fs.inodes.numbers().clone(),
             _charge: charge,

@@ -23,7 +23,7 @@ pub(super) enum SyncCall {
     All,
 }
 
-/// What a test runs before each call; an error is returned in the call's place.
+/// A test's function that runs before each call; an error is returned in the call's place.
 #[cfg(test)]
 type Before =
     foliocache_sync::Arc<dyn Fn(SyncCall, BorrowedFd<'_>) -> Result<(), Errno> + Send + Sync>;
@@ -32,10 +32,10 @@ type Before =
 pub(super) struct SyncCalls {
     /// The device of the source's root.
     pub(super) dev: u64,
-    /// What [`looks_at_journal`] says of it.
+    /// The answer of [`looks_at_journal`] for it.
     look: bool,
     #[cfg(test)]
-    before: foliocache_sync::Mutex<Option<Before>>,
+    before: foliocache_sync::rank::LeafMutex<Option<Before>>,
 }
 
 /// Whether the journal of the file system of `fd` is to be looked at after each call.
@@ -50,7 +50,7 @@ impl SyncCalls {
             dev,
             look: looks_at_journal(root),
             #[cfg(test)]
-            before: foliocache_sync::Mutex::default(),
+            before: foliocache_sync::rank::LeafMutex::default(),
         }
     }
 

@@ -5,7 +5,7 @@ mod durability;
 mod quiet;
 
 use super::NodeOps;
-use super::file::Descriptors;
+use super::descriptors::Descriptors;
 use super::stats::Fallback;
 use super::sync_calls::SyncCall;
 use super::transfer::finish_read;
@@ -85,7 +85,7 @@ fn read(node: &NodeOps, pos: usize, lens: &[usize]) -> Result<usize, Errno> {
     result
 }
 
-/// What every way of reading must do.
+/// The behaviour of every way of reading.
 fn reads(node: &NodeOps) {
     assert_eq!(read(node, 0, &[1 << 20, 2 << 20]), Ok(3 << 20));
     assert_eq!(read(node, 1 << 20, &[PAGE_SIZE; 300]), Ok(300 * PAGE_SIZE));
@@ -243,7 +243,7 @@ fn a_descriptor_comes_with_the_answer_of_the_source() {
     let (fds, stat) = node.open_descriptors(false).expect("descriptors");
     let stat = stat.expect("asked by its name");
     assert_eq!(Ok(stat), fd::fstat(fds.buffered.as_fd()));
-    // What is open is not asked.
+    // An open file is not asked.
     let (held, stat) = node.open_descriptors(false).expect("descriptors");
     assert!(Arc::ptr_eq(&held, &fds) && stat.is_none());
 }
@@ -346,7 +346,7 @@ fn files_that_lose_a_name(beside: bool) {
         .count();
     assert!(held < 50, "{held}");
     if beside {
-        // Whoever finds the other name finds the file.
+        // A look-up of the other name finds the file.
         for (i, inode) in inodes.iter().enumerate() {
             let found = fs
                 .lookup(&root, OsStr::new(&format!("two{i}")))

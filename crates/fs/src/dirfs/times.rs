@@ -14,7 +14,7 @@
 //!
 //! As [`state`](super::state) says.
 
-use super::file::Descriptors;
+use super::descriptors::Descriptors;
 use super::node::DirNode;
 use super::state::OngoingChange;
 use super::transfer;
@@ -42,7 +42,7 @@ impl DirNode {
         let times_waited = marked.is_some() || self.shared.options.exclusive;
         if let Some(fds) = io.fds.clone().filter(|_| times_waited) {
             drop(io);
-            // What fails is tried again when the times are made durable.
+            // A failed one is tried again when the times are made durable.
             let _ = self.restamp(&fds);
             io = file.io.lock();
         }

@@ -34,7 +34,7 @@
 //!    returned is a prefix.
 
 use super::Shared;
-use super::file::{Descriptors, Direct};
+use super::descriptors::{Descriptors, Direct};
 use super::stats::{Fallback, count};
 use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;

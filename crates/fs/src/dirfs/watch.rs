@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! A directory is watched when somebody first asks for a name in it or for its own attributes, before that is asked,
-//! and until its inode goes. A watch is charged to the bound. What cannot be watched goes by time: where the user
+//! and until its inode goes. A watch is charged to the bound. A directory that cannot be watched goes by time: where the user
 //! has no watch left, where the process may not read, and what is no local file system, since another machine's
 //! changes, or those of another layer, are not told.
 //!
@@ -25,9 +25,10 @@ use super::node::{DirNode, DirectoryState, NOT_WATCHED};
 use super::stats::count;
 use super::writers::WATCH_BYTES;
 use foliocache_mm::{MetadataCharge, Mm};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 use foliocache_sys::inotify::{EventKind, Inotify};
 use foliocache_sys::{Errno, credentials};
@@ -43,7 +44,7 @@ const REFUSED: i32 = -1;
 /// The watches of a file system.
 pub(super) struct Watches {
     queue: Inotify,
-    dirs: Mutex<HashMap<i32, Watched>>,
+    dirs: LeafMutex<HashMap<i32, Watched>>,
     mm: Arc<Mm>,
     /// The device of the source: what is mounted below may be anything.
     dev: u64,
@@ -68,7 +69,7 @@ impl Watches {
         }
         Ok(Watches {
             queue: Inotify::new()?,
-            dirs: Mutex::default(),
+            dirs: LeafMutex::default(),
             mm: mm.clone(),
             dev,
             events: AtomicU64::new(0),
@@ -81,7 +82,7 @@ impl Watches {
         self.dirs.lock().len()
     }
 
-    /// What is charged for them. Each goes with its directory's inode.
+    /// The charge for them. Each goes with its directory's inode.
     pub(super) fn bytes(&self) -> u64 {
         self.len() as u64 * WATCH_BYTES
     }
@@ -213,7 +214,7 @@ impl News for Watches {
                     // Release: as in `add`.
                     state.watch.store(REFUSED, Ordering::Release);
                 }
-                // Who may read the directory may be another, too.
+                // The right to read the directory may have changed, too.
                 if change.is_of_name() || event.name.is_none() {
                     state.listing.names_changed();
                 }

@@ -5,7 +5,7 @@
 //! As [`state`](super::state) says; the file's `wb_lock` is held by the caller.
 
 use super::NodeOps;
-use super::state::Batched;
+use super::batched::Batched;
 use super::stats::count;
 use super::transfer;
 use crate::coherence::{LocalChange, Verdict};

@@ -9,12 +9,12 @@
 //!
 //! Not told are stores through a mapping, and asynchronous I/O of others (`io_submit`).
 //!
-//! What is told is an event of the file's [`Coherence`](crate::coherence::Coherence), which says what it means.
+//! News are an event of the file's [`Coherence`](crate::coherence::Coherence), which says what it means.
 //!
 //! # Invariants
 //!
 //! 1. A file has one [`MarkedFile`] at most, in `files` as long as it is there.
-//! 2. What was read from the queue is counted before the lock is let go. So who finds the queue empty finds everything
+//! 2. Events that were read from the queue are counted before the lock is let go. So a thread that finds the queue empty finds everything
 //!    counted.
 //!
 //! # Locking
@@ -22,18 +22,19 @@
 //! The lock of `queue` is a leaf. Calls that it is held over do not wait.
 
 use foliocache_mm::{MetadataCharge, Mm};
-use foliocache_sync::{Arc, Mutex, MutexGuard};
+use foliocache_sync::Arc;
+use foliocache_sync::rank::{LeafMutex, RankedMutexGuard};
 use foliocache_sys::Errno;
 use foliocache_sys::fanotify::{Event, Fanotify, FileHandle};
 use foliocache_sys::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
 
-/// What the kernel takes for a watch or a mark, about, and for the inode that it keeps.
+/// The memory that the kernel takes for a watch or a mark, about, and for the inode that it keeps.
 pub(super) const WATCH_BYTES: u64 = 1536;
 
 /// The marked files of a file system.
 pub(super) struct Writers {
-    queue: Mutex<Queue>,
+    queue: LeafMutex<Queue>,
     mm: Arc<Mm>,
     /// The device of the source: handles of another one's files may be the same.
     dev: u64,
@@ -46,7 +47,7 @@ struct Queue {
     files: HashMap<FileHandle, Told>,
 }
 
-/// What was told of a file.
+/// The events of a file.
 #[derive(Clone, Copy, Default)]
 struct Told {
     /// How often others wrote to it, or this process past the cache.
@@ -80,7 +81,7 @@ impl Queue {
 impl Writers {
     pub(super) fn new(mm: &Arc<Mm>, dev: u64) -> Writers {
         Writers {
-            queue: Mutex::default(),
+            queue: LeafMutex::default(),
             mm: mm.clone(),
             dev,
         }
@@ -90,12 +91,12 @@ impl Writers {
         self.queue.lock().files.len()
     }
 
-    /// What is charged for the marks.
+    /// The charge for the marks.
     pub(super) fn bytes(&self) -> u64 {
         self.len() as u64 * WATCH_BYTES
     }
 
-    /// Marks the file that `fd` is open for, on device `dev`. What this process writes to it is taken for ours until
+    /// Marks the file that `fd` is open for, on device `dev`. A write of this process is taken for ours until
     /// [`MarkedFile::end_marking`].
     ///
     /// # Errors
@@ -157,7 +158,7 @@ impl MarkedFile {
         })
     }
 
-    fn unmark(&self, queue: &MutexGuard<'_, Queue>) {
+    fn unmark(&self, queue: &RankedMutexGuard<'_, Queue>) {
         if let Some(fanotify) = &queue.fanotify
             && self.writers.mm.check_fork().is_ok()
         {

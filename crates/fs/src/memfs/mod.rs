@@ -29,10 +29,11 @@ mod node;
 
 use self::node::{Data, MemNode, Nothing, entries, new_directory};
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::coarse_realtime;
-use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     AttrCell, Attributes, Device, FileKind, Generation, Inode, PERMISSION_BITS, ROOT_INO,
@@ -100,7 +101,7 @@ impl Shared {
         let node = || MemNode {
             shared: self.clone(),
             data,
-            xattrs: Mutex::new(BTreeMap::new()),
+            xattrs: LeafMutex::new(BTreeMap::new()),
             mapping_charge: OnceLock::new(),
             charged: AtomicU64::new(0),
         };

@@ -2,10 +2,11 @@
 
 use super::Shared;
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, MappingCharge, PAGE_SIZE};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
 use foliocache_sync::time::{Duration, coarse_realtime};
-use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     Attr, Device, FallocateMode, FileKind, Inode, InodeOperations, SeekSparse, SlabArc, SlabWeak,
@@ -23,10 +24,13 @@ const SHOWN_ENTRY_BYTES: i64 = 32;
 /// How long a name waits for what others may give up, beyond a round of the reclaimer.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// The lock of a directory's entries.
+pub(super) type EntriesLock = ConstRankedMutex<{ Rank::Namespace as u8 }, Entries>;
+
 pub(super) enum Data {
     File,
     /// Apart: most nodes are files.
-    Directory(Box<Mutex<Entries>>),
+    Directory(Box<EntriesLock>),
     Symlink(OsString),
     Special(Device),
 }
@@ -45,13 +49,13 @@ pub(super) struct Entries {
 pub(super) struct MemNode {
     pub(super) shared: Arc<Shared>,
     pub(super) data: Data,
-    pub(super) xattrs: Mutex<BTreeMap<OsString, Vec<u8>>>,
+    pub(super) xattrs: LeafMutex<BTreeMap<OsString, Vec<u8>>>,
     pub(super) mapping_charge: OnceLock<MappingCharge>,
     /// Bytes charged to the bound for names and extended attributes.
     pub(super) charged: AtomicU64,
 }
 
-/// What is behind a file's address space: nothing.
+/// The store behind a file's address space: none.
 pub(super) struct Nothing;
 
 impl AddressSpaceOperations for Nothing {
@@ -151,7 +155,7 @@ impl Drop for MemNode {
 }
 
 /// The entries of a directory.
-pub(super) fn entries(inode: &Inode) -> Result<&Mutex<Entries>, Errno> {
+pub(super) fn entries(inode: &Inode) -> Result<&EntriesLock, Errno> {
     match &MemNode::of(inode)?.data {
         Data::Directory(entries) => Ok(entries),
         _ => Err(Errno::ENOTDIR),
@@ -192,7 +196,7 @@ pub(super) fn new_directory(parent: Option<SlabWeak<Inode>>) -> Data {
         parent,
         dead: false,
     };
-    Data::Directory(Box::new(Mutex::new(entries)))
+    Data::Directory(Box::new(EntriesLock::new(entries)))
 }
 
 pub(super) fn entry_bytes(name: &OsStr) -> u64 {

@@ -164,3 +164,24 @@ fn a_thread_that_holds_a_lock_is_inside_a_call() {
     token.disown();
     assert!(!is_inside());
 }
+
+#[test]
+fn a_rank_in_the_type_takes_no_memory_and_is_checked() {
+    type Outer = ConstRankedMutex<{ Rank::IRwsem as u8 }, u32>;
+    assert_eq!(size_of::<Outer>(), size_of::<Mutex<u32>>());
+    let (outer, leaf) = (Outer::default(), LeafMutex::new(1));
+    {
+        let _outer = outer.lock();
+        assert_eq!(*leaf.lock(), 1);
+    }
+    let other = LeafMutex::new(2);
+    let held = leaf.lock();
+    assert_eq!(*other.lock_nested() + *held, 3);
+    assert!(other.try_lock().is_some());
+    #[cfg(debug_assertions)]
+    {
+        let message = panic_message(|| drop(outer.lock())).expect("it panics");
+        assert!(message.contains("taking IRwsem at"), "{message}");
+        assert!(message.contains("while holding Leaf"), "{message}");
+    }
+}

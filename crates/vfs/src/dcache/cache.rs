@@ -33,54 +33,25 @@
 //! A cache has its own table, so two caches know nothing of each other. One rename lock serves all file
 //! systems of a cache.
 
-use super::dentry::{Dentry, INLINE};
-use super::inode::DentryInode;
-use super::name::{LongName, Name, NewName};
-use super::reference::{DeferredFree, DentryRef};
+use super::dentry::{Counts, Dentry, DentryInode, Inner};
+use super::name::Name;
+use super::reference::DentryRef;
 use crate::bound::MetadataBound;
-use crate::generation::{Changing, Generation};
+use crate::generation::Generation;
 use crate::hash::RcuHash;
 use crate::limbo::{Limbo, Reaper};
-use crate::slab::{self, Slab, SlabArc, Slot};
-use foliocache_sync::atomic::{AtomicBool, Ordering};
+use crate::slab::{self, Slab};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::seqcount::SeqCount;
-use foliocache_sync::{Arc, ShardedCounter};
 use std::ptr;
 
-/// What a dentry takes, with its part of the header of its page: what is charged are pages.
+/// Bytes of a dentry, with its part of the header of its page: pages are charged.
 pub const DENTRY_BYTES: u64 = 196;
-/// What a long name is charged besides its bytes, in two allocations.
-const LONG_NAME_BYTES: u64 = 80;
-/// Dentries to evict when there is no room for one.
-const MAKE_ROOM: usize = 64;
 
-/// What the caches are made of. Lives as long as the handle and the roots.
-pub(super) struct Inner<I: DentryInode> {
-    pub(super) hash: RcuHash<Dentry<I>>,
-    pub(super) slab: Slab<Dentry<I>>,
-    pub(super) limbo: Limbo<DeferredFree<I>>,
-    pub(super) rename: RankedMutex<()>,
-    pub(super) rename_seq: SeqCount,
-    pub(super) walks: RankedMutex<()>,
-    /// Of the places of directories.
-    pub(super) places: Arc<Generation>,
-    pub(super) bound: Arc<dyn MetadataBound>,
-    pub(super) counts: Counts,
-    closing: AtomicBool,
-}
-
-/// The counters behind [`DentryStats`].
-#[derive(Default)]
-pub(super) struct Counts {
-    pub(super) dentries: ShardedCounter,
-    pub(super) negative: ShardedCounter,
-    pub(super) evicted: ShardedCounter,
-    pub(super) one_offs: ShardedCounter,
-}
-
-/// What a cache holds and did; see [`DentryCache::stats`].
+/// Counts of a cache; see [`DentryCache::stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DentryStats {
     /// Dentries, roots and what is no longer found included.
@@ -132,23 +103,6 @@ impl<I: DentryInode> DentryCache<I> {
         cache
     }
 
-    /// The root of a file system: it has no name and no parent, and lives as long as it is referenced. The
-    /// inode has no dentry yet.
-    ///
-    /// Context: as [`add`](Self::add), but for the directory's lock.
-    #[doc(alias = "d_make_root")]
-    pub fn make_root(&self, inode: SlabArc<I>) -> DentryRef<I> {
-        let cache = &self.inner;
-        let (slot, charged) = cache.reserve();
-        let root = Dentry::new_root(Arc::clone(cache), slot, inode.clone(), charged);
-        cache.counts.dentries.inc();
-        if inode.is_dir() {
-            let _renaming = cache.rename.lock();
-            inode.alias().replace(ptr::null_mut(), root.as_ptr());
-        }
-        root
-    }
-
     /// Looks a name up without taking a reference, and writes nothing that others write. Returns the dentry,
     /// which may be negative, with the number to hand to [`Dentry::read_retry`] once it has been made use
     /// of. `None` if there is none, or if it is being changed: then [`lookup`](Self::lookup) tells.
@@ -197,7 +151,7 @@ impl<I: DentryInode> DentryCache<I> {
     /// memory: moves, removals, evictions. Begun before that can be seen.
     ///
     /// So as long as it does not change a dentry that was found to be a directory may be gone to again in another
-    /// read section, by its bare address. Who remembers a number keeps the generation, too: that of another
+    /// read section, by its bare address. A caller that remembers a number keeps the generation, too: that of another
     /// cache counts from the beginning, and may come to lie where this one was.
     pub fn places(&self) -> &Arc<Generation> {
         &self.inner.places
@@ -213,7 +167,7 @@ impl<I: DentryInode> DentryCache<I> {
         self.inner.slab.pool.spare()
     }
 
-    /// What the cache holds and did. Adds up many counters: not for a hot path.
+    /// Counts what the cache holds and did. Adds up many counters: not for a hot path.
     pub fn stats(&self) -> DentryStats {
         let counts = &self.inner.counts;
         DentryStats {
@@ -255,20 +209,6 @@ impl<I: DentryInode> DentryCache<I> {
     pub fn wait_for_limbo(&self) {
         self.inner.limbo.barrier();
     }
-
-    /// Ends the cache: nothing is kept from now on. Evicts what is unused; the rest goes with its references.
-    /// Returns how many dentries are left.
-    ///
-    /// Context: as [`reap`](Self::reap), and **sleeps**.
-    pub fn close(&self) -> u64 {
-        // Relaxed: the grace period orders it.
-        self.inner.closing.store(true, Ordering::Relaxed);
-        // Who drops a last reference looks at `closing` and leaves the dentry unused in one read section: after
-        // this, whoever leaves one unused has done so, and it is found below.
-        rcu::synchronize();
-        self.evict_all();
-        self.inner.counts.dentries.sum_positive()
-    }
 }
 
 impl<I: DentryInode> Inner<I> {
@@ -293,65 +233,5 @@ impl<I: DentryInode> Inner<I> {
             .hash
             .find(name.hash_in(slab::place(parent)), matches, rcu)?;
         Some((dentry, at))
-    }
-
-    /// To be held while a dentry is taken away from where it can be found, if it is a directory's.
-    ///
-    /// Context: something keeps the dentry.
-    pub(super) fn changing_place(&self, dentry: &Dentry<I>) -> Option<Changing<'_>> {
-        let told = dentry.is_dir() && !foliocache_sync::planted!(way_outlives_a_move);
-        told.then(|| self.places.begin())
-    }
-
-    pub(super) fn is_closing(&self) -> bool {
-        // Relaxed: see `close`.
-        self.closing.load(Ordering::Relaxed)
-    }
-
-    /// Memory for a dentry, evicting others if there is no room, and whether it is charged.
-    ///
-    /// Context: no lock of rank `Dentry` or inner, and no read section; **sleeps**, for readers.
-    pub(super) fn reserve(&self) -> (Slot<Dentry<I>>, bool) {
-        match self.make_room_for(|| self.slab.reserve()) {
-            Some(slot) => (slot, true),
-            None => (self.slab.reserve_uncharged(), false),
-        }
-    }
-
-    /// Tries to charge something, evicting dentries if there is no room.
-    fn make_room_for<T>(&self, charge: impl Fn() -> Option<T>) -> Option<T> {
-        if let Some(charged) = charge() {
-            return Some(charged);
-        }
-        let evicted = self.shrink(MAKE_ROOM);
-        if evicted > 0 {
-            // Evicted, but not yet free.
-            self.limbo.flush();
-        }
-        charge()
-    }
-
-    /// Makes a name ready to be put into a dentry.
-    ///
-    /// Context: as [`reserve`](Self::reserve).
-    pub(super) fn new_name<'a>(&self, name: Name<'a>) -> NewName<'a> {
-        let len = name.bytes().len();
-        debug_assert!(len <= crate::MAX_NAME, "longer than a name may be");
-        let long = (len > INLINE).then(|| {
-            let bytes = LONG_NAME_BYTES + len as u64;
-            let charged = self.make_room_for(|| self.bound.charge(bytes).then_some(()));
-            Box::new(LongName {
-                bytes: name.bytes().into(),
-                charged: charged.map_or(0, |()| bytes),
-                bound: Arc::clone(&self.bound),
-            })
-        });
-        NewName { name, long }
-    }
-}
-
-impl<I: DentryInode> Drop for DentryCache<I> {
-    fn drop(&mut self) {
-        self.close();
     }
 }

@@ -1,4 +1,4 @@
-//! What a directory's own operations do to its names: adding and removing.
+//! A directory's own operations on its names: adding and removing.
 //!
 //! # Model
 //!
@@ -10,7 +10,7 @@
 //!                    ▲     delete, nobody has it    │
 //!                    └──────────────────────────────┤ delete, somebody has it open
 //!                                                   ▼
-//!                                               unhashed: found no more, usable by who has it
+//!                                               unhashed: found no more, usable by its holders
 //! ```
 //!
 //! The file system's answer is what counts. Where a name is cached with another inode than `add` brings, or
@@ -29,8 +29,8 @@
 //!
 //! # Differences from Linux
 //!
-//! `d_add`, `d_splice_alias`, `d_exact_alias` and `d_alloc_parallel` are one function. Two who look up one
-//! missing name both ask the file system; the second one's answer is dropped. The old directory of a
+//! `d_add`, `d_splice_alias`, `d_exact_alias` and `d_alloc_parallel` are one function. Two look-ups of one
+//! missing name both ask the file system; the second answer is dropped. The old directory of a
 //! directory that moved is not locked, since its lock protects nothing here.
 //!
 //! # Safety
@@ -38,21 +38,50 @@
 //! Dentries are put into the hash, whose contract is invariant 5 of [`Dentry`].
 #![allow(unsafe_code)]
 
-use super::cache::{DentryCache, Inner};
-use super::dentry::Dentry;
-use super::guard::DentryGuard;
-use super::inode::DentryInode;
+use super::cache::DentryCache;
+use super::dentry::{DeferredFree, Dentry, DentryInode, Inner};
 use super::name::{Name, NewName};
-use super::reference::{
-    DeferredFree, DentryRef, forget_alias, lock_with_parent, name_gone, unhash,
-};
+use super::reference::{DentryRef, forget_alias, lock_with_parent, name_gone, unhash};
 use super::rename::How;
 use crate::slab::{self, SlabArc, SlabBox};
+use foliocache_sync::Arc;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use std::ptr::{self, NonNull};
 
 impl<I: DentryInode> DentryCache<I> {
+    /// The root of a file system: it has no name and no parent, and lives as long as it is referenced. The
+    /// inode has no dentry yet.
+    ///
+    /// Context: as [`add`](Self::add), but for the directory's lock.
+    #[doc(alias = "d_make_root")]
+    pub fn make_root(&self, inode: SlabArc<I>) -> DentryRef<I> {
+        let cache = &self.inner;
+        let (slot, charged) = cache.reserve();
+        let name = NewName {
+            name: Name::new(b""),
+            long: None,
+        };
+        // The root's reference of the cache (invariant 3 of `Dentry`), until `bury` takes it back.
+        let held = Arc::into_raw(Arc::clone(cache)).cast_mut();
+        let held = NonNull::new(held).expect("an Arc is not null");
+        let root = Dentry::new(
+            slot,
+            (held, ptr::null_mut()),
+            name,
+            Some(inode.clone()),
+            charged,
+        );
+        // SAFETY: the reference with which it was made.
+        let root = unsafe { DentryRef::from_raw(root.into_raw()) };
+        cache.counts.dentries.inc();
+        if inode.is_dir() {
+            let _renaming = cache.rename.lock();
+            inode.alias().replace(ptr::null_mut(), root.as_ptr());
+        }
+        root
+    }
+
     /// Puts the file system's answer for a name into the cache: the inode that it leads to, or that there is
     /// none. Returns the dentry, which is the one that was there if it says the same.
     ///
@@ -95,7 +124,7 @@ impl<I: DentryInode> DentryCache<I> {
         };
         cache.hash.tend();
         cache.limbo.tend();
-        // What was displaced is dropped by the caller, with no lock held.
+        // The caller drops what was displaced, with no lock held.
         added.map(|added| (added.dentry, added.displaced))
     }
 
@@ -107,7 +136,7 @@ impl<I: DentryInode> DentryCache<I> {
     }
 
     /// Notes that the name was removed. If the caller alone has the dentry it becomes negative; otherwise it is
-    /// unhashed, and keeps its inode for those who have it open.
+    /// unhashed, and keeps its inode for its holders.
     ///
     /// A directory is expected to be empty: negative dentries below it are evicted first.
     ///
@@ -125,9 +154,9 @@ impl<I: DentryInode> DentryCache<I> {
 /// A dentry that is in its place now.
 pub(super) struct Added<I: DentryInode> {
     dentry: DentryRef<I>,
-    /// What had to make way, to be dropped when no lock is held.
+    /// Displaced dentries, to be dropped when no lock is held.
     displaced: Vec<DentryRef<I>>,
-    /// What was made and not needed.
+    /// The new dentry, if it was not needed.
     _unneeded: Option<SlabBox<Dentry<I>>>,
 }
 
@@ -197,18 +226,6 @@ impl<I: DentryInode> Inner<I> {
             displaced,
             _unneeded: None,
         }
-    }
-
-    /// Puts a dentry into the table.
-    ///
-    /// Context: its lock, or nobody can find it, and its parent's lock; no write section is open. It is in no
-    /// table.
-    pub(super) fn hash_in(&self, dentry: &Dentry<I>, hash: u64) {
-        dentry.set_hashed(true);
-        let mut bucket = self.hash.lock(hash);
-        // SAFETY: not in the table, by the context; freed a grace period after it was unhashed (invariant 5 of
-        // `Dentry`).
-        unsafe { bucket.insert(NonNull::from(dentry)) };
     }
 
     /// Puts a directory into its place: the dentry that its inode has, or the new one.
@@ -297,23 +314,5 @@ impl<I: DentryInode> Inner<I> {
             self.limbo.retire(DeferredFree::Inode(inode.retire()));
         }
         twin
-    }
-
-    /// Unhashes whoever is found by the name of a dentry that is not hashed, a one-off for instance.
-    ///
-    /// Context: the lock of its parent is held.
-    pub(super) fn unhash_twin(
-        &self,
-        parent: &mut DentryGuard<'_, I>,
-        dentry: &Dentry<I>,
-    ) -> Option<DentryRef<I>> {
-        let mut name = Vec::new();
-        dentry.append_name(&mut name);
-        let rcu = rcu::read_lock();
-        let (twin, _) = self.find::<true>(parent.dentry(), &Name::new(&name), &rcu)?;
-        let mut guard = twin.lock_nested();
-        let twin = guard.get();
-        unhash(&mut guard);
-        Some(twin)
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! [`DentryCache::prune`] and [`DentryCache::invalidate`] go through a subtree instead, along the lists of
 //! children: down with a reference of each directory on the way, a piece of a list at a time under
-//! its lock, those visited going to the end of the list. What was there when a list was begun is visited
+//! its lock, those visited going to the end of the list. A child that was there when its list was begun is visited
 //! once, in whatever order children come and go.
 //!
 //! # Locking
@@ -24,13 +24,19 @@
 //! A clock instead of lists by file system: an unused dentry costs no list operation, and a look-up no more
 //! than a mark. Unmounting goes round the hash instead of down the tree.
 
-use super::cache::{DentryCache, Inner};
-use super::dentry::Dentry;
-use super::inode::DentryInode;
+use super::cache::DentryCache;
+use super::dentry::{Dentry, DentryInode, INLINE, Inner};
+use super::name::{LongName, Name, NewName};
 use super::reference::{DentryRef, HeldRefs, bury, kill, lock_with_parent, put, tear_down, unhash};
-use crate::slab::SlabArc;
+use crate::slab::{SlabArc, Slot};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;
 
+/// The charge of a long name besides its bytes, in two allocations.
+const LONG_NAME_BYTES: u64 = 80;
+/// Dentries to evict when there is no room for one.
+const MAKE_ROOM: usize = 64;
 /// Buckets that are gone over in one read section.
 const PIECE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 /// Children that are visited while their directory stays locked.
@@ -99,8 +105,8 @@ impl<I: DentryInode> DentryCache<I> {
         evicted
     }
 
-    /// Unhashes a dentry and everything below it, since the directory has changed outside. What is unused goes;
-    /// what is held stays usable by its holders, and is found no more until it is added again.
+    /// Unhashes a dentry and everything below it, since the directory has changed outside. Unused ones go;
+    /// the others stay usable by its holders, and are found no more until they are added again.
     ///
     /// Context: as for [`prune`](Self::prune).
     #[doc(alias = "d_invalidate")]
@@ -125,9 +131,70 @@ impl<I: DentryInode> DentryCache<I> {
         self.inner.walk(dentry, Some(tell));
         self.inner.limbo.advance();
     }
+
+    /// Ends the cache: nothing is kept from now on. Evicts what is unused; the rest goes with its references.
+    /// Returns how many dentries are left.
+    ///
+    /// Context: as [`reap`](Self::reap), and **sleeps**.
+    pub fn close(&self) -> u64 {
+        // Relaxed: the grace period orders it.
+        self.inner.closing.store(true, Ordering::Relaxed);
+        // A drop of a last reference looks at `closing` and leaves the dentry unused in one read section. So after
+        // this, each dentry that was left unused before is found below.
+        rcu::synchronize();
+        self.evict_all();
+        self.inner.counts.dentries.sum_positive()
+    }
+}
+
+impl<I: DentryInode> Drop for DentryCache<I> {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl<I: DentryInode> Inner<I> {
+    /// Memory for a dentry, evicting others if there is no room, and whether it is charged.
+    ///
+    /// Context: no lock of rank `Dentry` or inner, and no read section; **sleeps**, for readers.
+    pub(super) fn reserve(&self) -> (Slot<Dentry<I>>, bool) {
+        match self.make_room_for(|| self.slab.reserve()) {
+            Some(slot) => (slot, true),
+            None => (self.slab.reserve_uncharged(), false),
+        }
+    }
+
+    /// Tries to charge something, evicting dentries if there is no room.
+    fn make_room_for<T>(&self, charge: impl Fn() -> Option<T>) -> Option<T> {
+        if let Some(charged) = charge() {
+            return Some(charged);
+        }
+        let evicted = self.shrink(MAKE_ROOM);
+        if evicted > 0 {
+            // Evicted, but not yet free.
+            self.limbo.flush();
+        }
+        charge()
+    }
+
+    /// Makes a name ready to be put into a dentry.
+    ///
+    /// Context: as [`reserve`](Self::reserve).
+    pub(super) fn new_name<'a>(&self, name: Name<'a>) -> NewName<'a> {
+        let len = name.bytes().len();
+        debug_assert!(len <= crate::MAX_NAME, "longer than a name may be");
+        let long = (len > INLINE).then(|| {
+            let bytes = LONG_NAME_BYTES + len as u64;
+            let charged = self.make_room_for(|| self.bound.charge(bytes).then_some(()));
+            Box::new(LongName {
+                bytes: name.bytes().into(),
+                charged: charged.map_or(0, |()| bytes),
+                bound: Arc::clone(&self.bound),
+            })
+        });
+        NewName { name, long }
+    }
+
     /// See [`DentryCache::shrink`].
     pub(super) fn shrink(&self, nr: usize) -> usize {
         let held = |dentry: &Dentry<I>| dentry.count() != 0;

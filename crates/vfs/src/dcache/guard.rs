@@ -24,42 +24,11 @@
 //! Rings are touched through a [`DentryGuard`] alone, and their pointers followed by invariant 1.
 #![allow(unsafe_code)]
 
-use super::dentry::Dentry;
-use super::inode::DentryInode;
-use super::reference::DentryRef;
+use super::dentry::{Children, Dentry, DentryInode, Siblings};
 use foliocache_sync::lockref::LockRefGuard;
 use foliocache_sync::rank::{self, Rank, RankToken};
 use foliocache_sync::seqcount::Exclusive;
 use std::ptr::{self, NonNull};
-
-/// A ring: the first child's `prev` is the last.
-pub(super) struct Children<I: DentryInode> {
-    first: *mut Dentry<I>,
-    len: usize,
-}
-
-pub(super) struct Siblings<I: DentryInode> {
-    next: *mut Dentry<I>,
-    prev: *mut Dentry<I>,
-}
-
-impl<I: DentryInode> Children<I> {
-    pub(super) fn none() -> Self {
-        Self {
-            first: ptr::null_mut(),
-            len: 0,
-        }
-    }
-}
-
-impl<I: DentryInode> Siblings<I> {
-    pub(super) fn none() -> Self {
-        Self {
-            next: ptr::null_mut(),
-            prev: ptr::null_mut(),
-        }
-    }
-}
 
 /// A dentry's lock, held.
 pub(super) struct DentryGuard<'a, I: DentryInode> {
@@ -82,11 +51,10 @@ impl<'a, I: DentryInode> DentryGuard<'a, I> {
         self.guard.count()
     }
 
-    /// Takes a reference.
-    pub(super) fn get(&self) -> DentryRef<I> {
+    /// Takes a reference, which the caller owns.
+    pub(super) fn get_raw(&self) -> NonNull<Dentry<I>> {
         self.guard.get();
-        // SAFETY: the reference just taken.
-        unsafe { DentryRef::from_raw(NonNull::from(self.dentry)) }
+        NonNull::from(self.dentry)
     }
 
     /// Drops a reference, which may be the last.

@@ -22,9 +22,6 @@
 //!
 //! Relaxed: one word that is never followed.
 
-use super::dentry::Dentry;
-use super::inode::DentryInode;
-use crate::slab::SlabArc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::prefetch;
 use std::ptr;
@@ -60,8 +57,8 @@ fn unpack(word: u64) -> (usize, usize) {
 }
 
 impl InodeHint {
-    /// Notes an inode, null for none, and what lies [beside](DentryInode::beside) it.
-    pub(super) fn store<I: DentryInode>(&self, inode: *const I, beside: *const ()) {
+    /// Notes an inode, null for none, and what lies [beside](super::DentryInode::beside) it.
+    pub(super) fn store<I>(&self, inode: *const I, beside: *const ()) {
         // A model has no processor, and each access is a place where threads may be switched.
         if cfg!(not(any(loom, shuttle))) {
             self.0
@@ -84,26 +81,6 @@ impl InodeHint {
             prefetch(ptr::without_provenance::<()>(line));
         }
     }
-}
-
-impl<I: DentryInode> Dentry<I> {
-    /// Asks the processor for what who found the dentry reads besides the inode: see [`DentryInode::beside`].
-    #[inline(always)]
-    pub fn prefetch_beside(&self) {
-        // A model has no processor, and each load is a place where threads may be switched.
-        if cfg!(not(any(loom, shuttle))) {
-            // Relaxed: a hint.
-            let beside = self.beside.load(Ordering::Relaxed);
-            prefetch(beside);
-            prefetch(beside.wrapping_byte_add(64));
-        }
-    }
-}
-
-/// [`DentryInode::beside`] of an inode, null without one.
-pub(super) fn beside<I: DentryInode>(inode: &Option<SlabArc<I>>) -> *mut () {
-    let beside = inode.as_ref().map(|inode| inode.beside());
-    beside.map_or(ptr::null_mut(), <*const ()>::cast_mut)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -9,17 +9,18 @@
 //!                        Dentry, up to a root, which holds the cache
 //! ```
 //!
+//! Each file knows those above it in this table, and none below:
+//!
 //! | file | what it is |
 //! |---|---|
-//! | `name` | [`Name`]: a path component, hashed |
-//! | `dentry` | [`Dentry`]: the layout, and what walkers under RCU read |
+//! | `name`, `hint` | [`Name`]: a path component, hashed; addresses to prefetch |
+//! | `dentry` | [`Dentry`] and the types that it refers to: the layout, and what walkers under RCU read; [`DentryInode`]: what is asked of an inode |
 //! | `guard` | its lock, and the list of children |
-//! | `inode` | [`DentryInode`]: what is asked of an inode |
 //! | `reference` | [`DentryRef`], how a dentry ends, and what then waits for a grace period |
 //! | `cache` | [`DentryCache`]: looking up |
-//! | `change` | adding, giving and taking inodes |
+//! | `evict` | the clock hand, prune, invalidate; room for a new dentry; the end of the cache |
 //! | `rename` | moves |
-//! | `evict` | the clock hand, prune, invalidate |
+//! | `change` | adding, giving and taking inodes |
 //!
 //! A walk under RCU:
 //!
@@ -39,12 +40,12 @@
 //! # Locking
 //!
 //! From outside to inside: the directories' own locks, which the callers hold; `DentryWalk`, `DentryRename`,
-//! `Dentry` (parent before child), `HashBucket`, and the limbo's leaf. None of them sleeps. What an inode's
-//! destructor takes is taken with none of them held.
+//! `Dentry` (parent before child), `HashBucket`, and the limbo's leaf. None of them sleeps. None is held when an inode's
+//! destructor runs.
 //!
 //! # Differences from Linux
 //!
-//! See the files. What is missing: mount points, hashing and comparing by a file system's own rules, and
+//! See the files. Missing are mount points, hashing and comparing by a file system's own rules, and
 //! `DCACHE_DISCONNECTED`: a file system that opens by handle has no dentries for it.
 
 mod cache;
@@ -53,7 +54,6 @@ mod dentry;
 mod evict;
 mod guard;
 mod hint;
-mod inode;
 mod name;
 mod reference;
 mod rename;
@@ -61,9 +61,8 @@ mod rename;
 mod tests;
 
 pub use cache::{DENTRY_BYTES, DentryCache, DentryStats};
-pub use dentry::Dentry;
+pub use dentry::{AliasSlot, Dentry, DentryInode};
 pub use evict::Tell;
-pub use inode::{AliasSlot, DentryInode};
 pub use name::Name;
 pub(crate) use name::{all_words, last_slash, mix, tail_word};
 pub use reference::DentryRef;

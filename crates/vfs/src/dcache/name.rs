@@ -25,7 +25,7 @@ use std::fmt;
 /// Odd numbers without a pattern, for the hash.
 const MIX: [u64; 2] = [0x9fb2_1c65_1e98_df25, 0xd6e8_feb8_6659_fd93];
 
-/// What it says does not matter; where it lies does.
+/// Its value does not matter, only its address.
 static ANCHOR: u8 = 0;
 
 /// A component of a path with its hash. Borrowed: lives as long as the path.
@@ -89,7 +89,7 @@ pub(crate) fn all_words(
     rest.is_empty() || each(words.len(), tail(rest))
 }
 
-/// What a hash begins with: an address that differs from process to process, so that names that collide in
+/// The beginning of a hash: an address that differs from process to process, so that names that collide in
 /// all processes are hard to come by. Costs no load.
 #[inline(always)]
 fn seed() -> u64 {
@@ -137,7 +137,7 @@ impl<'a> Name<'a> {
         Self::end(bytes, tail_word(rest), hash)
     }
 
-    /// What comes before the first slash of a path, hashed: one pass over its bytes. May be empty.
+    /// The part before the first slash of a path, hashed: one pass over its bytes. May be empty.
     #[inline(always)]
     pub fn first_of(path: &'a [u8]) -> Self {
         let mut hash = seed();
@@ -205,7 +205,7 @@ impl fmt::Debug for Name<'_> {
 /// A name beyond the inline ones.
 pub(super) struct LongName {
     pub(super) bytes: Box<[u8]>,
-    /// What it was charged, and to whom.
+    /// The charge, and the bound that has it.
     pub(super) charged: u64,
     pub(super) bound: Arc<dyn MetadataBound>,
 }
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_last_slash_is_the_last() {
-        // What is next to a slash in value might be taken for one.
+        // A byte next to a slash in value might be taken for one.
         for fill in [b'a', b'.', b'0', 0xff, 0] {
             for len in 0..40 {
                 let mut path = vec![fill; len];

@@ -11,9 +11,9 @@
 //! # Invariants
 //!
 //! 1. A dentry dies under its parent's lock and its own, with no reference but its killer's: it is unhashed,
-//!    marked dead and taken off the parent's list in one go. So whoever holds a directory's lock finds no dead
-//!    child, and whoever holds a dentry's lock sees it either whole or dead.
-//! 2. Whoever killed a dentry, and nobody else, puts it into the limbo and then drops the reference of
+//!    marked dead and taken off the parent's list in one go. So the holder of a directory's lock finds no dead
+//!    child, and the holder of a dentry's lock sees it either whole or dead.
+//! 2. Only the killer of a dentry puts it into the limbo and then drops the reference of
 //!    the parent: in a loop, not in a recursion.
 //!
 //! # Locking
@@ -32,13 +32,11 @@
 //! A `DentryRef` counts, so its dentry lives.
 #![allow(unsafe_code)]
 
-use super::cache::Inner;
-use super::dentry::Dentry;
+use super::dentry::{DeadDentry, DeferredFree, Dentry, DentryInode, Inner};
 use super::guard::DentryGuard;
-use super::inode::DentryInode;
-use super::name::LongName;
-use crate::slab::{self, SlabBox, SlabRetired};
+use crate::slab;
 use foliocache_sync::Arc;
+use foliocache_sync::rank::{Rank, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use std::fmt;
 use std::mem;
@@ -137,7 +135,41 @@ impl<I: DentryInode> fmt::Debug for DentryRef<I> {
     }
 }
 
-/// What a dead dentry held.
+impl<I: DentryInode> Dentry<I> {
+    /// Takes a reference of what a look-up under RCU found at `seq`, so that it may be used after the read
+    /// section. `None` if it has changed since.
+    #[doc(alias = "legitimize_path")]
+    #[inline]
+    pub fn try_get(&self, seq: u32, _rcu: &RcuReadGuard) -> Option<DentryRef<I>> {
+        let dentry = self.get_not_dead()?;
+        // Dropped again if it changed: it may be another name by now.
+        (!self.seq.read_retry(seq)).then_some(dentry)
+    }
+
+    /// Takes a reference unless it is dead.
+    ///
+    /// Context: in an RCU read section, or something else keeps the memory.
+    #[track_caller]
+    pub(super) fn get_not_dead(&self) -> Option<DentryRef<I>> {
+        // It waits for the lock if somebody holds it.
+        might_lock(Rank::Dentry);
+        // SAFETY: the reference just taken.
+        self.counted
+            .lockref
+            .get_not_dead()
+            .then(|| unsafe { DentryRef::from_raw(NonNull::from(self)) })
+    }
+}
+
+impl<I: DentryInode> DentryGuard<'_, I> {
+    /// Takes a reference.
+    pub(super) fn get(&self) -> DentryRef<I> {
+        // SAFETY: the reference just taken.
+        unsafe { DentryRef::from_raw(self.get_raw()) }
+    }
+}
+
+/// The references that a dead dentry held.
 pub(super) struct HeldRefs<I: DentryInode> {
     parent: Option<DentryRef<I>>,
     /// A root's.
@@ -236,7 +268,7 @@ pub(super) fn tear_down<I: DentryInode>(
     let dentry = guard.dentry();
     debug_assert!(guard.first_child().is_none(), "children are references");
     let _changing = dentry.cache().changing_place(dentry);
-    // First unhashed, then dead: who finds it dead and looks again does not find it.
+    // First unhashed, then dead: a look-up that finds it dead and looks again does not find it.
     unhash(&mut guard);
     guard.mark_dead();
     if let Some(parent) = parent {
@@ -273,33 +305,17 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
     left
 }
 
-/// What the cache gave up and readers under RCU may still look at: it waits in the limbo, which drops it with no lock
-/// held, since an inode's destructor may do much.
-#[expect(dead_code, reason = "what is in it is kept until it is dropped")]
-pub(super) enum DeferredFree<I: DentryInode> {
-    /// A dead dentry, with its inode and its long name.
-    Dentry(DeadDentry<I>),
-    /// What a dentry led to.
-    Inode(SlabRetired<I>),
-    /// What a dentry was called.
-    Name(Box<LongName>),
-}
-
-/// A dead dentry, owned, and its inode. Not a `SlabBox`: readers still have it.
-pub(super) struct DeadDentry<I: DentryInode> {
-    dentry: NonNull<Dentry<I>>,
-    _inode: Option<SlabRetired<I>>,
-}
-
-// SAFETY: it owns a dentry, which is `Send`.
-unsafe impl<I: DentryInode> Send for DeadDentry<I> {}
-
-impl<I: DentryInode> Drop for DeadDentry<I> {
-    fn drop(&mut self) {
-        // SAFETY: dead, unhashed and unlinked by `tear_down`, whose caller `bury` took it over from, and its readers
-        // are gone.
-        let dentry = unsafe { SlabBox::from_raw(self.dentry) };
-        dentry.forget_inode();
+impl<I: DentryInode> Inner<I> {
+    /// Puts a dentry into the table.
+    ///
+    /// Context: its lock, or nobody can find it, and its parent's lock; no write section is open. It is in no
+    /// table.
+    pub(super) fn hash_in(&self, dentry: &Dentry<I>, hash: u64) {
+        dentry.set_hashed(true);
+        let mut bucket = self.hash.lock(hash);
+        // SAFETY: not in the table, by the context; freed a grace period after it was unhashed (invariant 5 of
+        // `Dentry`).
+        unsafe { bucket.insert(NonNull::from(dentry)) };
     }
 }
 
@@ -312,7 +328,7 @@ pub(super) fn unhash<I: DentryInode>(guard: &mut DentryGuard<'_, I>) -> bool {
         return false;
     }
     let _changing = dentry.cache().changing_place(dentry);
-    // Who looks up at the new number sees that it is not hashed; who did at the old one starts over.
+    // A look-up at the new number sees that it is not hashed; one at the old number starts over.
     let writing = dentry.seq.write(guard);
     dentry.set_hashed(false);
     drop(writing);

@@ -12,7 +12,7 @@
 //!      from one list of children to the other
 //! ```
 //!
-//! What is below moves along, since it refers to its parent by address.
+//! All that is below moves along, since it refers to its parent by address.
 //!
 //! A look-up under RCU sees the dentry under the old name, under the new one, or not at all, and never a
 //! mixture: the number it has does not stand when it checks. A look-up with a reference that finds nothing
@@ -20,7 +20,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Parents change under the rename lock alone, so that whoever holds it may walk upwards.
+//! 1. Parents change under the rename lock alone, so that its holder may walk upwards.
 //! 2. No dentry is moved below itself.
 //!
 //! # Locking
@@ -45,12 +45,11 @@
 //! References are handed from one parent to the other.
 #![allow(unsafe_code)]
 
-use super::cache::{DentryCache, Inner};
-use super::dentry::Dentry;
+use super::cache::DentryCache;
+use super::dentry::{DeferredFree, Dentry, DentryInode, Inner};
 use super::guard::DentryGuard;
-use super::inode::DentryInode;
 use super::name::{Name, NewName};
-use super::reference::{DeferredFree, DentryRef, unhash};
+use super::reference::{DentryRef, unhash};
 use crate::slab;
 use foliocache_sync::rank::{Rank, RankedMutexGuard};
 use foliocache_sync::rcu::{self, RcuReadGuard};
@@ -70,8 +69,8 @@ pub(super) enum How {
 }
 
 impl<I: DentryInode> DentryCache<I> {
-    /// Notes that `from` was renamed to `to_name` in `to_parent`, or exchanged with what has that name. What is
-    /// below moves along. What had the name before is unhashed, and stays usable for who has it open.
+    /// Notes that `from` was renamed to `to_name` in `to_parent`, or exchanged with what has that name. All that is
+    /// below moves along. A dentry that had the name before is unhashed, and stays usable for its holders.
     ///
     /// # Errors
     ///
@@ -212,6 +211,24 @@ impl<I: DentryInode> Inner<I> {
         }
         drop(moving);
         Ok(displaced)
+    }
+
+    /// Unhashes the dentry that is found by the name of one that is not hashed, a one-off for instance.
+    ///
+    /// Context: the lock of its parent is held.
+    pub(super) fn unhash_twin(
+        &self,
+        parent: &mut DentryGuard<'_, I>,
+        dentry: &Dentry<I>,
+    ) -> Option<DentryRef<I>> {
+        let mut name = Vec::new();
+        dentry.append_name(&mut name);
+        let rcu = rcu::read_lock();
+        let (twin, _) = self.find::<true>(parent.dentry(), &Name::new(&name), &rcu)?;
+        let mut guard = twin.lock_nested();
+        let twin = guard.get();
+        unhash(&mut guard);
+        Some(twin)
     }
 
     /// Gives a dentry its new name and parent; returns the reference of the old parent, if it is another.

@@ -7,7 +7,8 @@
 use crate::belief::Told;
 use crate::inode::Inode;
 use crate::slab::SlabArc;
-use foliocache_sync::{RwLock, Weak};
+use foliocache_sync::Weak;
+use foliocache_sync::rank::{Rank, RankedRwLock};
 use std::ffi::OsStr;
 
 /// A keeper of answers of a file system beyond our reach, which has to take them back when they change.
@@ -33,8 +34,13 @@ pub trait Observer: Send + Sync {
     fn was_told(&self, began: u64, complete: bool);
 }
 
-#[derive(Default)]
-pub(super) struct Observers(RwLock<Vec<Weak<dyn Observer>>>);
+pub(super) struct Observers(RankedRwLock<Vec<Weak<dyn Observer>>>);
+
+impl Default for Observers {
+    fn default() -> Observers {
+        Observers(RankedRwLock::new(Rank::Observers, Vec::new()))
+    }
+}
 
 impl Observers {
     pub(super) fn add(&self, observer: Weak<dyn Observer>) {

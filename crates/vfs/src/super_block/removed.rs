@@ -40,8 +40,8 @@ use crate::dcache::DentryRef;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
 use crate::slab::SlabWeak;
-use foliocache_sync::Mutex;
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::Duration;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -133,11 +133,36 @@ impl<F> Expectations<F> {
     }
 }
 
+/// Files that wait for the reaper, [`MOST`] at once.
+struct Line<W>(LeafMutex<Vec<W>>);
+
+impl<W> Default for Line<W> {
+    fn default() -> Self {
+        Line(LeafMutex::default())
+    }
+}
+
+impl<W> Line<W> {
+    /// Those that there is no room for are dropped with no lock held: that may be the end of a dentry.
+    fn push(&self, waiting: impl IntoIterator<Item = W>) {
+        let mut waiting = waiting.into_iter();
+        let mut line = self.0.lock();
+        let room = MOST.saturating_sub(line.len());
+        line.extend(waiting.by_ref().take(room));
+        drop(line);
+        waiting.for_each(drop);
+    }
+
+    fn take(&self) -> Vec<W> {
+        mem::take(&mut *self.0.lock())
+    }
+}
+
 /// Names that were taken away, with what they led to.
 #[derive(Default)]
 pub(super) struct Removed {
-    line: Mutex<Vec<Waiting>>,
-    expected: Mutex<Expectations<SlabWeak<Inode>>>,
+    line: Line<Waiting>,
+    expected: LeafMutex<Expectations<SlabWeak<Inode>>>,
     /// `None` where callers alone free what was given up: then nothing waits here, but in a model.
     reaper: OnceLock<Reaper>,
 }
@@ -154,7 +179,7 @@ impl Removed {
 
     /// Takes out all that are in line.
     pub(super) fn take_line(&self) -> Vec<Waiting> {
-        mem::take(&mut *self.line.lock())
+        self.line.take()
     }
 
     /// Does not wait.
@@ -166,10 +191,7 @@ impl Removed {
         if !self.is_used() {
             return;
         }
-        let mut line = self.line.lock();
-        let room = MOST.saturating_sub(line.len());
-        line.extend(waiting.into_iter().take(room));
-        drop(line);
+        self.line.push(waiting);
         if let Some(reaper) = self.reaper.get() {
             reaper.wake();
         }
@@ -205,6 +227,24 @@ impl Removed {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use foliocache_sync::rank::{Rank, acquire};
+
+    /// As a dentry that takes its lock when its last reference goes.
+    struct LocksWhenDropped;
+
+    impl Drop for LocksWhenDropped {
+        fn drop(&mut self) {
+            drop(acquire(Rank::Dentry));
+        }
+    }
+
+    #[test]
+    fn names_that_the_line_has_no_room_for_are_dropped_without_its_lock() {
+        let line = Line::default();
+        let names: Vec<_> = (0..MOST + 2).map(|_| LocksWhenDropped).collect();
+        line.push(names);
+        assert_eq!(line.take().len(), MOST);
+    }
 
     #[test]
     fn files_that_are_expected_are_bounded_whatever_their_names() {
@@ -223,7 +263,7 @@ mod tests {
         assert_eq!(expected.told(began, true).len(), MOST / 2);
         assert_eq!(expected.told(began, true).len(), 0, "it was just looked");
         assert_eq!(expected.nr, MOST / 2);
-        // What is beyond is expected now.
+        // There is room for one now.
         expected.add(|| (1, b"one".to_vec()), 0, began);
         assert_eq!(expected.take(|| (1, b"one".to_vec())), [(0, began)]);
         assert_eq!(expected.told(began, false).len(), MOST / 2);

@@ -19,8 +19,8 @@ use super::removed::LOOK;
 use crate::dcache::DENTRY_BYTES;
 use crate::inode::inode_bytes;
 use foliocache_mm::{GivenUp, Shrinker};
-use foliocache_sync::rank::{Rank, RankedRwLock};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::rank::{LeafMutex, Rank, RankedRwLock};
+use foliocache_sync::{Arc, Weak};
 
 /// A holder of inodes on behalf of others, which can have them given back.
 pub trait InodeHolder: Send + Sync {
@@ -36,14 +36,14 @@ pub trait InodeHolder: Send + Sync {
 /// let go of a file system, whose end may need memory.
 pub(super) struct Shrinkable {
     caches: RankedRwLock<Option<Arc<Caches>>>,
-    holders: Mutex<Vec<Weak<dyn InodeHolder>>>,
+    holders: LeafMutex<Vec<Weak<dyn InodeHolder>>>,
 }
 
 impl Shrinkable {
     pub(super) fn new(caches: &Arc<Caches>) -> Shrinkable {
         Shrinkable {
             caches: RankedRwLock::new(Rank::Shrinker, Some(Arc::clone(caches))),
-            holders: Mutex::default(),
+            holders: LeafMutex::default(),
         }
     }
 

@@ -8,6 +8,7 @@ use super::{DirNode, Location, is};
 use crate::dirfs::state::{FileState, Opens};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::fd::{FileKind, OwnedFd};
 use foliocache_sys::{Errno, dir, fd};
 use foliocache_vfs::{Inode, SlabArc};
@@ -75,8 +76,8 @@ impl DirNode {
         }
     }
 
-    /// Lets go of the descriptor of a file that nobody has open, all of whose known names are gone while it has others: it is kept as
-    /// long as there is room, and whoever finds one of these names says where the file is. An open of one that is still in memory
+    /// Lets go of the descriptor of a closed file, all of whose known names are gone while it has others: it is kept as
+    /// long as there is room, and a look-up of one of these names says where the file is. An open of one that is still in memory
     /// asks the source, see [`DirNode::pin`].
     ///
     /// Context: `opens` held, if it is a regular file.
@@ -106,7 +107,7 @@ impl DirNode {
     /// Context: `opens` held.
     ///
     /// # Errors
-    /// `ESTALE` if it has none by now. Whoever finds a name says where the file is.
+    /// `ESTALE` if it has none by now. A look-up that finds a name says where the file is.
     pub(in crate::dirfs) fn pin(&self) -> Result<(), Errno> {
         let is_detached = |location: &Location| matches!(location, Location::Detached);
         if !is_detached(&self.location.lock()) {
@@ -129,7 +130,7 @@ impl DirNode {
     }
 
     /// Lets go of a node whose last name others took away, if a descriptor of it tells so; whether that is so. From then on only
-    /// its inode keeps it. Without a descriptor nobody could tell it from one that moved, and nothing but memory is kept.
+    /// its inode keeps it. Without a descriptor it could not be told from one that moved, and nothing but memory is kept.
     pub(in crate::dirfs) fn give_up_if_removed(&self) -> bool {
         let Some(fd) = self.held_fd() else {
             self.give_up_place();
@@ -156,8 +157,8 @@ impl DirNode {
         true
     }
 
-    /// Lets go of the directory above if the node, which nobody has open, is no longer there: that may be removed, too. If the
-    /// node moved, whoever finds it says where.
+    /// Lets go of the directory above if the node, which is closed, is no longer there: that may be removed, too. If the
+    /// node moved, a look-up that finds it says where.
     fn give_up_place(&self) {
         let place = self.named();
         let by_name = self.by_name(|dir, name| Ok(((), dir::fstatat(dir, name)?)));
@@ -184,6 +185,20 @@ impl DirNode {
             let old = mem::replace(&mut *location, Location::Detached);
             drop(location);
             drop(old);
+        }
+    }
+
+    /// The node's name leads to another node: others replaced it.
+    pub(in crate::dirfs) fn note_replaced(&self) {
+        if let Some((parent, _)) = self.named() {
+            Self::note_replaced_in(&parent);
+        }
+    }
+
+    pub(in crate::dirfs) fn note_replaced_in(dir: &Inode) {
+        if let Some(directory) = DirNode::of(dir).ok().and_then(DirNode::directory) {
+            // Not 0. Relaxed: see [`replaced`](crate::dirfs::replaced).
+            (directory.replaced_at).store(coarse_monotonic_ms().max(1), Ordering::Relaxed);
         }
     }
 }

@@ -7,8 +7,9 @@
 use super::{FileState, IoState};
 use crate::coherence::{Asked, Coherence, LocalChange, OwnChange, Token, nanoseconds};
 use crate::dirfs::writers::MarkedFile;
+use foliocache_sync::Arc;
+use foliocache_sync::rank::RankedMutexGuard;
 use foliocache_sync::time::realtime;
-use foliocache_sync::{Arc, MutexGuard};
 use foliocache_sys::fd::Stat;
 
 /// A change of our own that is under way.
@@ -74,7 +75,7 @@ impl FileState {
     /// The state, with what the kernel has counted of a marked file by now.
     ///
     /// Context: `io` not held.
-    pub(in crate::dirfs) fn lock_told(&self) -> (MutexGuard<'_, IoState>, Option<u64>) {
+    pub(in crate::dirfs) fn lock_told(&self) -> (RankedMutexGuard<'_, IoState>, Option<u64>) {
         let io = self.io.lock();
         let Some(marked) = io.marked.clone() else {
             return (io, None);

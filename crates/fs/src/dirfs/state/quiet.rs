@@ -22,7 +22,7 @@
 
 use super::{FileState, IoState};
 use crate::coherence::Asked;
-use foliocache_sync::MutexGuard;
+use foliocache_sync::rank::RankedMutexGuard;
 use foliocache_sync::time::{Duration, Instant, sleep};
 
 /// Longest that changes are held off for one that is under way.
@@ -64,8 +64,8 @@ impl FileState {
     /// A change of the data waits for looks that it must not overtake.
     pub(super) fn wait_for_looks<'a>(
         &'a self,
-        io: MutexGuard<'a, IoState>,
-    ) -> MutexGuard<'a, IoState> {
+        io: RankedMutexGuard<'a, IoState>,
+    ) -> RankedMutexGuard<'a, IoState> {
         self.wait(io, Duration::MAX, |io| !io.coherence.is_held_off())
             .0
     }
@@ -73,10 +73,10 @@ impl FileState {
     /// Waits until `is_so`, but no longer than `patience`; whether it is.
     fn wait<'a>(
         &'a self,
-        mut io: MutexGuard<'a, IoState>,
+        mut io: RankedMutexGuard<'a, IoState>,
         patience: Duration,
         is_so: impl Fn(&IoState) -> bool,
-    ) -> (MutexGuard<'a, IoState>, bool) {
+    ) -> (RankedMutexGuard<'a, IoState>, bool) {
         let mut since = None;
         while !is_so(&io) {
             let waited = since.get_or_insert_with(Instant::now).elapsed();

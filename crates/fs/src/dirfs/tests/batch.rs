@@ -47,7 +47,7 @@ fn open(fs: &DirFs, name: &str) -> OpenFile {
         .expect("open")
 }
 
-/// What the file of a number holds.
+/// The content of the file of a number.
 fn bytes(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + number * 31) as u8).collect()
 }
@@ -526,7 +526,7 @@ fn an_fsync_of_a_small_new_file_waits_for_its_batch() {
     open(&fs, "1").fsync().expect("fsync");
     assert_eq!(calls.load(Ordering::Relaxed), 1, "it was durable");
     assert_eq!(fs.bdi().nr_not_durable(), 0);
-    // What is written to it later is flushed by itself.
+    // Data that is written to it later is flushed by itself.
     let file = open(&fs, "0");
     assert_eq!(file.write_at(b"later", 0), Ok(5));
     file.fsync().expect("fsync");
@@ -724,7 +724,7 @@ fn threads_that_close_files_side_by_side_keep_no_more_descriptors_than_allowed()
             }
             most
         });
-        // What may be kept, what each thread has just closed or opens by two descriptors, names and the directory itself.
+        // Those that may be kept, those that each thread has just closed or opens by two descriptors, names and the directory itself.
         assert!(most <= 64 + 3 * THREADS + 4 + 4, "{most}, {together}");
         fs.sync_fs().expect("sync");
         for number in 0..THREADS * EACH {
@@ -938,11 +938,15 @@ fn setting_times_again_waits_for_no_fsync_of_attributes() {
     let beside = file.clone();
     fs.shared.sync_calls.intercept(move |call, _| {
         if call == SyncCall::File {
-            assert_eq!(beside.write_at(b"data", 0), Ok(4));
-            let mapping = beside.inode().mapping().expect("opened");
-            let flush = mapping.clone();
-            mapping.fdatawrite();
-            thread::spawn(move || flush.flush_written());
+            // Other threads do these: this one holds the lock of the file's fsync.
+            let writer = beside.clone();
+            let write = move || {
+                assert_eq!(writer.write_at(b"data", 0), Ok(4));
+                writer.inode().mapping().expect("opened").fdatawrite();
+            };
+            thread::spawn(write).join().expect("a write");
+            let mapping = beside.inode().mapping().expect("opened").clone();
+            thread::spawn(move || mapping.flush_written());
             let node = DirNode::of(beside.inode()).expect("of this file system");
             wait_until(|| node.file().times.is_durable());
         }
