@@ -2,20 +2,22 @@
 //!
 //! # Locking
 //!
-//! The list of observers is a leaf but for the calls of observers, which take leaves.
+//! The list has a lock of rank [`Observers`](Rank::Observers). It is held shared while observers are called, which may
+//! take [`Leaf`](Rank::Leaf) locks.
 
 use crate::belief::Told;
 use crate::inode::Inode;
 use crate::slab::SlabArc;
-use foliocache_sync::{RwLock, Weak};
+use foliocache_sync::Weak;
+use foliocache_sync::rank::{Rank, RankedRwLock};
 use std::ffi::OsStr;
 
 /// A keeper of answers of a file system beyond our reach, which has to take them back when they change.
 ///
 /// Context of its methods: any locks of the file system may be held; they do not wait, and take leaf locks at most.
 pub trait Observer: Send + Sync {
-    /// Something may have changed. `inode` is what the name leads to, as far as that is known. `ours` where it was done
-    /// through the names of this process; that is told by the store once more if the directory is watched.
+    /// Something may have changed. `inode` is the file behind the name, if it is known. `ours` if the change was
+    /// made through the names of this process; the store reports it once more if the directory is watched.
     fn changed(&self, told: Told<'_>, inode: Option<&SlabArc<Inode>>, ours: bool);
 
     /// The directory that a name in `dir` led to was removed by others, not moved. Told a little after the removal,
@@ -33,8 +35,13 @@ pub trait Observer: Send + Sync {
     fn was_told(&self, began: u64, complete: bool);
 }
 
-#[derive(Default)]
-pub(super) struct Observers(RwLock<Vec<Weak<dyn Observer>>>);
+pub(super) struct Observers(RankedRwLock<Vec<Weak<dyn Observer>>>);
+
+impl Default for Observers {
+    fn default() -> Observers {
+        Observers(RankedRwLock::new(Rank::Observers, Vec::new()))
+    }
+}
 
 impl Observers {
     pub(super) fn add(&self, observer: Weak<dyn Observer>) {

@@ -2,22 +2,24 @@
 //!
 //! # Model
 //!
-//! A descriptor that is kept for a file keeps its blocks, too. A removal through this process closes it. Of one by others
-//! somebody tells, at a moment at which nobody may wait: the name gets in line here, and the file system's
-//! [reaper](crate::limbo::Reaper) asks for each what became of it ([`FileSystem::give_up_removed`]). In a process
-//! that asks for no names, the reaper reads the news every [`LOOK`].
+//! A descriptor kept for a file keeps its blocks too. A removal through this process closes it. A removal from
+//! outside is reported at a moment at which no thread may wait: the name is queued here, and the file system's
+//! [reaper](crate::limbo::Reaper) asks for the state of each ([`FileSystem::give_up_removed`]). In a process that
+//! looks up no names, the reaper reads the news every [`LOOK`].
 //!
 //! ```text
 //!  told that a name is lost ── its dentry ──────────────────▶ line ──▶ the file system is asked
 //!                           └─ what was expected of it ──────▶  ▲
-//!  a name leads elsewhere, before that is told ──▶ expected ────┘ nobody can tell any more
+//!  a name leads elsewhere, before that is told ──▶ expected ────┘ no report can come any more
 //!                                                     └──────▶ dropped: all was told, and it was not lost
 //! ```
 //!
-//! A name may be found to lead elsewhere before the news are read. Then the dentry of the old file goes, and news that come
-//! afterwards would not find the file. So it is *expected* ([`Caches::invalidate`](super::caches::Caches::invalidate), [`Caches::expect_displaced`](super::caches::Caches::expect_displaced)) until the news
-//! of some time later are read, since a change can be seen a little before it is told. A file that was moved is not told to be
-//! lost, and keeps its pages.
+//! A look-up may find that a name leads elsewhere before the news are read. Then the dentry of the old file goes,
+//! and a later report would not find the file. So the file is *expected*
+//! ([`Caches::invalidate`](super::caches::Caches::invalidate),
+//! [`Caches::expect_displaced`](super::caches::Caches::expect_displaced)) until the news of some time later are
+//! read, since a change is visible a little before its report. A moved file is not reported as lost, and keeps its
+//! pages.
 //!
 //! A file whose removal is not told stays until the cache makes room. So do files beyond [`MOST`], and a file whose name was
 //! given up to make room: news of a name lead to no file then. To keep the names of such files would take the room that was
@@ -25,14 +27,16 @@
 //!
 //! # Invariants
 //!
-//! 1. Of a dentry that goes since its name leads elsewhere the file is expected before, or, if it is displaced, after, as long as the
-//!    directory has no more doubts than before the name was asked for: what is told later finds one of the two. With
-//!    more doubts it gets in line at once. A name that is told to be lost is doubted before the dentry is looked for, and once more before
-//!    what is expected is: a dentry that was displaced in between was asked about before the second doubt.
+//! 1. When a dentry goes because its name leads elsewhere, its file is expected before that. If the dentry is
+//!    displaced, the file is expected afterwards, provided that the directory has no more doubts than before the
+//!    question: a later report finds the dentry or the expected file. With more doubts the file is queued at once.
+//!    For a lost name, a doubt is counted before the dentry is looked for, and another one before the expected
+//!    files are: the question about a dentry that was displaced in between came before the second doubt.
 //!
 //! # Locking
 //!
-//! The line and the expected are leaves; dentries may be locked. The reaper asks without them.
+//! `line` and `expected` are [`Leaf`](Rank::Leaf) locks, so they may be taken while dentries are locked. The reaper asks
+//! the file system after it has released them.
 //!
 //! [`FileSystem::give_up_removed`]: crate::FileSystem::give_up_removed
 
@@ -40,8 +44,8 @@ use crate::dcache::DentryRef;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
 use crate::slab::SlabWeak;
-use foliocache_sync::Mutex;
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::time::Duration;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -57,7 +61,8 @@ const MOST: usize = 16 << 10;
 /// A model frees by itself, and its files have no pages.
 pub(super) const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
-/// Milliseconds for which a file is expected to be told of at least: a change can be seen before it is told. In a model for ever.
+/// Milliseconds for which a file is expected at least: a change is visible before its report. In a
+/// model for ever.
 const EXPECTED_FOR: u64 = if IS_MODEL { 1 << 30 } else { 2000 };
 
 /// A file that may be gone.
@@ -92,12 +97,14 @@ impl<F> Default for Expectations<F> {
 }
 
 impl<F> Expectations<F> {
-    /// Others may give one name to many files.
-    fn add(&mut self, place: impl FnOnce() -> Place, file: F, now: u64) {
-        if self.nr < MOST {
-            self.files.entry(place()).or_default().push((file, now));
-            self.nr += 1;
+    /// Expects a file, or returns it if there are too many. One name may have led to many files.
+    fn add(&mut self, place: impl FnOnce() -> Place, file: F, now: u64) -> Option<F> {
+        if self.nr >= MOST {
+            return Some(file);
         }
+        self.files.entry(place()).or_default().push((file, now));
+        self.nr += 1;
+        None
     }
 
     /// The files that a name led to, which is lost.
@@ -134,12 +141,21 @@ impl<F> Expectations<F> {
 }
 
 /// Names that were taken away, with what they led to.
-#[derive(Default)]
 pub(super) struct Removed {
-    line: Mutex<Vec<Waiting>>,
-    expected: Mutex<Expectations<SlabWeak<Inode>>>,
-    /// `None` where callers alone free what was given up: then nothing waits here, but in a model.
+    line: RankedMutex<Vec<Waiting>>,
+    expected: RankedMutex<Expectations<SlabWeak<Inode>>>,
+    /// `None` if only callers free discarded objects: then nothing waits here, except in a model.
     reaper: OnceLock<Reaper>,
+}
+
+impl Default for Removed {
+    fn default() -> Removed {
+        Removed {
+            line: RankedMutex::new(Rank::Leaf, Vec::new()),
+            expected: RankedMutex::new(Rank::Leaf, Expectations::default()),
+            reaper: OnceLock::new(),
+        }
+    }
 }
 
 impl Removed {
@@ -168,8 +184,11 @@ impl Removed {
         }
         let mut line = self.line.lock();
         let room = MOST.saturating_sub(line.len());
-        line.extend(waiting.into_iter().take(room));
+        let mut waiting = waiting.into_iter();
+        line.extend(waiting.by_ref().take(room));
         drop(line);
+        // Those without room are dropped here: a dentry's last reference takes locks.
+        drop(waiting);
         if let Some(reaper) = self.reaper.get() {
             reaper.wake();
         }
@@ -177,7 +196,8 @@ impl Removed {
 
     pub(super) fn expect(&self, dir: &Inode, name: &[u8], inode: SlabWeak<Inode>, now: u64) {
         let place = || (dir.ino(), name.to_vec());
-        self.expected.lock().add(place, inode, now);
+        let refused = self.expected.lock().add(place, inode, now);
+        drop(refused);
     }
 
     /// A name was lost. Does not wait.
@@ -187,7 +207,8 @@ impl Removed {
         self.push_expected(files);
     }
 
-    /// All was told that happened before `began`; not all of it, if it is not `complete`: then nobody tells what is gone.
+    /// Every change before `began` was reported; unless `complete`, some may be missing, and with
+    /// them removals.
     pub(super) fn was_told(&self, began: u64, complete: bool) {
         let over = self.expected.lock().told(began, complete);
         if !complete {
@@ -218,12 +239,12 @@ mod tests {
             let name = file.to_string().into_bytes();
             expected.add(|| (1, name), file, file as u64);
         }
-        // Those of the first half are told of by then.
+        // The reports of the first half are due by then.
         let began = EXPECTED_FOR + MOST as u64 / 2;
         assert_eq!(expected.told(began, true).len(), MOST / 2);
         assert_eq!(expected.told(began, true).len(), 0, "it was just looked");
         assert_eq!(expected.nr, MOST / 2);
-        // What is beyond is expected now.
+        // There is room for more now.
         expected.add(|| (1, b"one".to_vec()), 0, began);
         assert_eq!(expected.take(|| (1, b"one".to_vec())), [(0, began)]);
         assert_eq!(expected.told(began, false).len(), MOST / 2);

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A dentry keeps its inode, so names go first. Then the file system evicts inodes that nobody holds.
-//! Both are freed a grace period after they are given up.
+//! A dentry keeps its inode, so names go first. Then the file system evicts inodes without holders. Both are freed
+//! a grace period after they are given up.
 //!
 //! If that is too little, the rest is held. A mount holds inodes for its kernel, and can have them given back: it
 //! is asked to ([`InodeHolder`]), does so in its own time, and then gives up the inodes that came back
@@ -12,15 +12,15 @@
 //! # Locking
 //!
 //! `caches` is read by reclaim, tried only, and taken for writing once, when the file system goes. `holders`
-//! is a leaf.
+//! is a [`Leaf`](Rank::Leaf).
 
 use super::caches::Caches;
 use super::removed::LOOK;
 use crate::dcache::DENTRY_BYTES;
 use crate::inode::inode_bytes;
 use foliocache_mm::{GivenUp, Shrinker};
-use foliocache_sync::rank::{Rank, RankedRwLock};
-use foliocache_sync::{Arc, Mutex, Weak};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::{Arc, Weak};
 
 /// A holder of inodes on behalf of others, which can have them given back.
 pub trait InodeHolder: Send + Sync {
@@ -36,14 +36,14 @@ pub trait InodeHolder: Send + Sync {
 /// let go of a file system, whose end may need memory.
 pub(super) struct Shrinkable {
     caches: RankedRwLock<Option<Arc<Caches>>>,
-    holders: Mutex<Vec<Weak<dyn InodeHolder>>>,
+    holders: RankedMutex<Vec<Weak<dyn InodeHolder>>>,
 }
 
 impl Shrinkable {
     pub(super) fn new(caches: &Arc<Caches>) -> Shrinkable {
         Shrinkable {
             caches: RankedRwLock::new(Rank::Shrinker, Some(Arc::clone(caches))),
-            holders: Mutex::default(),
+            holders: RankedMutex::new(Rank::Leaf, Vec::new()),
         }
     }
 
