@@ -29,7 +29,7 @@
 //!
 //! # Differences from Linux
 //!
-//! lockdep learns the order from what it sees; here it is stated, and a lock cannot be made without
+//! lockdep learns the order from observed acquisitions; here it is stated, and a lock cannot be made without
 //! choosing its place. There is no check of interrupt contexts, since there are none; its counterpart is
 //! [`might_sleep`], which refuses to wait inside an RCU read section.
 
@@ -65,7 +65,7 @@ pub enum Rank {
     Namespace,
     /// One per file system: a thread writes dirty data back because the store is short of room.
     Space,
-    /// An inode's `i_rwsem`: shared for overwrites, exclusive for what changes the size.
+    /// An inode's `i_rwsem`: shared for overwrites, exclusive for changes of the size.
     #[doc(alias = "i_rwsem")]
     IRwsem,
     /// One per mapping: a single flush at a time.
@@ -113,7 +113,7 @@ pub enum Rank {
     WaitTable,
     /// The streams of one handle.
     Readahead,
-    /// The mounts that a file system tells of changes. They are called under it.
+    /// The list of mounts that a file system reports changes to. They are called under it.
     Observers,
     /// Takes no other lock while held, but may wait for a sequence counter.
     Leaf,
