@@ -39,7 +39,7 @@ impl From<SystemTime> for Timespec {
             Ok(after) => Timespec::new(after.as_secs() as i64, after.subsec_nanos()),
             Err(before) => {
                 let before = before.duration();
-                // The earliest second there is: its negation does not fit.
+                // The earliest second, `i64::MIN`, is its own negation.
                 let sec = (before.as_secs() as i64).wrapping_neg();
                 match before.subsec_nanos() {
                     0 => Timespec::new(sec, 0),

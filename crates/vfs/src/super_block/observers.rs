@@ -1,4 +1,4 @@
-//! The observers of a file system: mounts, which tell their kernels of changes.
+//! The observers of a file system: mounts, which report changes to their kernels.
 //!
 //! # Locking
 //!
@@ -28,8 +28,8 @@ pub trait Observer: Send + Sync {
     /// [`InodeOperations::writers`](crate::InodeOperations::writers) says.
     fn is_changed(&self, inode: &Inode);
 
-    /// Everything that happened before `began` ([`coarse_monotonic_ms`]) was told; unless it is `complete`, anything may
-    /// be missing.
+    /// Every change before `began` ([`coarse_monotonic_ms`]) was reported; unless it is `complete`, any may be
+    /// missing.
     ///
     /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
     fn was_told(&self, began: u64, complete: bool);

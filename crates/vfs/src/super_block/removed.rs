@@ -21,9 +21,9 @@
 //! read, since a change is visible a little before its report. A moved file is not reported as lost, and keeps its
 //! pages.
 //!
-//! A file whose removal is not told stays until the cache makes room. So do files beyond [`MOST`], and a file whose name was
-//! given up to make room: news of a name lead to no file then. To keep the names of such files would take the room that was
-//! to be made.
+//! A file whose removal is not reported stays until the cache makes room. So do files beyond [`MOST`], and a file
+//! whose name was evicted: then a report leads to no file. Keeping the names of such files would take the room that
+//! eviction is to make.
 //!
 //! # Invariants
 //!
@@ -55,7 +55,7 @@ use std::os::unix::ffi::OsStrExt;
 /// How often the reaper reads the news of a process that asks for nothing.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
-/// Files that wait at most, and so many that are expected.
+/// Most files that wait, and most that are expected.
 const MOST: usize = 16 << 10;
 
 /// A model frees by itself, and its files have no pages.
@@ -67,9 +67,9 @@ const EXPECTED_FOR: u64 = if IS_MODEL { 1 << 30 } else { 2000 };
 
 /// A file that may be gone.
 pub(super) enum Waiting {
-    /// A name, with what it led to.
+    /// A name, with its file.
     Named(DentryRef<Inode>),
-    /// A file that no name is known to lead to. Others may free it before the reaper comes.
+    /// A file without a known name. Others may free it before the reaper comes.
     Nameless(SlabWeak<Inode>),
 }
 
@@ -118,7 +118,8 @@ impl<F> Expectations<F> {
         taken
     }
 
-    /// All was told that happened before `began`, or not all of it: the files that are expected no longer.
+    /// All changes before `began` were reported, or some were lost: returns the files that are no
+    /// longer expected.
     fn told(&mut self, began: u64, complete: bool) -> Vec<(F, u64)> {
         let is_early = began < self.looked_at + EXPECTED_FOR;
         if self.files.is_empty() || complete && is_early {
@@ -140,7 +141,7 @@ impl<F> Expectations<F> {
     }
 }
 
-/// Names that were taken away, with what they led to.
+/// Removed names, with their files.
 pub(super) struct Removed {
     line: RankedMutex<Vec<Waiting>>,
     expected: RankedMutex<Expectations<SlabWeak<Inode>>>,
@@ -159,7 +160,8 @@ impl Default for Removed {
 }
 
 impl Removed {
-    /// Has `reaper`, which calls [`Caches::give_up_removed`](super::caches::Caches::give_up_removed), woken for what gets in line.
+    /// Sets the `reaper` that is woken for queued files; it calls
+    /// [`Caches::give_up_removed`](super::caches::Caches::give_up_removed).
     pub(super) fn wake_when_added(&self, reaper: Reaper) {
         let _ = self.reaper.set(reaper);
     }

@@ -24,7 +24,8 @@ use foliocache_sync::{Arc, Weak};
 
 /// A holder of inodes on behalf of others, which can have them given back.
 pub trait InodeHolder: Send + Sync {
-    /// About so many of the inodes that it holds are wanted back, with their names; whether some may come.
+    /// About this many of its inodes are wanted back, with their names; returns whether some may
+    /// come.
     ///
     /// Context: that of reclaim: does not wait, and takes no locks but leaves.
     fn want_back(&self, nr: usize) -> bool;
@@ -32,8 +33,8 @@ pub trait InodeHolder: Send + Sync {
 
 /// Memory reclaim's view of a `SuperBlock`; it is empty once that is dropped.
 ///
-/// Reclaim uses the caches under the lock and takes no reference out of it, so that it never is the last to
-/// let go of a file system, whose end may need memory.
+/// Reclaim uses the caches under the lock and takes no reference out of it, so it never drops the last reference to
+/// a file system, whose end may need memory.
 pub(super) struct Shrinkable {
     caches: RankedRwLock<Option<Arc<Caches>>>,
     holders: RankedMutex<Vec<Weak<dyn InodeHolder>>>,
