@@ -32,7 +32,7 @@ impl Default for FileOptions {
 }
 
 impl FileOptions {
-    /// Neither reading nor writing, until one of these is said.
+    /// Neither reading nor writing, until one of them is set.
     pub fn new() -> Self {
         Self {
             how: open_how::NOTHING,
