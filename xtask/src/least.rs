@@ -7,10 +7,10 @@
 //!               requirement ─▶ cargo update -Z direct-minimal-versions ─▶ cargo check
 //! ```
 //!
-//! Cargo has the least version only of what a package of the workspace itself depends on, and a workspace includes the
-//! command and all tests, whose dependencies ask for newer versions of the same crates. So the package is a workspace of its own.
-//! The lock file is its own, too. The versions are looked up again when a requirement has changed, which needs the
-//! registry.
+//! Cargo uses the least version only of a workspace's direct dependencies, and this workspace includes the command
+//! and all tests, whose dependencies require newer versions of the same crates. So the package is checked in a
+//! separate workspace, with a separate lock file. Versions are resolved again when a requirement has changed, which
+//! needs the registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -26,7 +26,7 @@ use crate::tidy::{array, string};
 /// The package that users of the library depend on.
 const LIBRARY: &str = "foliocache";
 
-/// The manifest of the package, by what `cargo metadata` says.
+/// The path of the package's manifest, from `cargo metadata`.
 fn manifest(metadata: &Value) -> Result<String, String> {
     let packages: BTreeMap<_, _> = array(metadata, "packages")
         .iter()
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_package_depends_on_what_the_library_is_built_from() {
+    fn the_package_has_the_dependencies_of_the_library() {
         let mut checker = dependency("loom", "^0.7", false, None);
         checker["target"] = json!("cfg(loom)");
         let package = |name: &str, dependencies: &[Value]| {

@@ -62,7 +62,7 @@ Options of simulate:
   --jobs N          so many processes, 2 by default
 ";
 
-/// What `test` was asked for.
+/// The options of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     tiers: Vec<Tier>,

@@ -1,10 +1,10 @@
-//! Runs a test program on a file system of its own, as root or as somebody else.
+//! Runs a test program on a separate file system, as root or as another user.
 //!
 //! # Model
 //!
-//! cargo calls `xtask on KIND [--as USER] PROGRAM ARGUMENTS` as the runner of test programs. An image is made and mounted,
-//! the program is copied into it, since others may not reach the folder of the build, and run with `FOLIOCACHE_TEST_DIR`.
-//! Then everything is taken away. What a killed run left behind goes with the next one.
+//! cargo calls `xtask on KIND [--as USER] PROGRAM ARGUMENTS` as the runner of test programs. An image is made and
+//! mounted, the program is copied into it, since other users may not reach the build's folder, and run with
+//! `FOLIOCACHE_TEST_DIR`. Then everything is removed. The next run removes the remains of a killed one.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,13 +14,13 @@ use std::process::{Command, Stdio};
 /// Bytes of an image, sparse. XFS takes no less than 300 MiB.
 const IMAGE: u64 = 1 << 30;
 
-/// The user that is not root, nobody.
+/// The unprivileged user, `nobody`.
 pub(crate) const OTHER: &str = "65534";
 
 /// The descriptors of that user: the usual soft limit, and no right to more.
 const DESCRIPTORS: &str = "--nofile=1024:1024";
 
-/// What to run, and where.
+/// The program, and where to run it.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     kind: String,

@@ -22,7 +22,7 @@ pub(crate) type Call = (String, Vec<(String, String)>);
 pub(crate) struct Program {
     /// The folder of its package, in short.
     pub(crate) room: String,
-    /// As cargo has it, or [`LIB`].
+    /// Cargo's name, or [`LIB`].
     pub(crate) name: String,
     executable: PathBuf,
     folder: PathBuf,
@@ -39,7 +39,7 @@ impl Program {
         command
     }
 
-    /// From one of cargo's messages, if it tells of a program.
+    /// From one of cargo's messages, if it is about a program.
     fn of(message: &str) -> Option<Program> {
         let message: Value = serde_json::from_str(message).ok()?;
         let executable = message["executable"].as_str()?.into();
@@ -88,11 +88,11 @@ pub(crate) fn build(root: &Path, call: Call, chosen: &[String]) -> Result<Vec<Pr
     ))
 }
 
-/// Runs `each` on all items, as many at a time as there are processors, and `most`: what hangs does not hold up the others. The
-/// first number is the worker's.
+/// Runs `each` on all items, as many at a time as there are processors, and at most `most`, so that a hanging item
+/// does not delay the others. The first number is the worker's.
 ///
 /// # Errors
-/// The first of `each`. What had begun by then is run to its end.
+/// The first error of `each`. Items that have been started are finished.
 pub(crate) fn side_by_side<T: Sync>(
     items: &[T],
     most: usize,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_ends_what_runs_side_by_side() {
+    fn the_first_error_ends_concurrent_runs() {
         let ran = AtomicUsize::new(0);
         let ended = side_by_side(&[1, 2, 3], 1, |_, &item| {
             ran.fetch_add(1, Ordering::Relaxed);

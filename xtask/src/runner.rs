@@ -1,4 +1,4 @@
-//! Runs steps one after another and tells how each went.
+//! Runs steps one after another and reports each result.
 //!
 //! # Model
 //!
@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
-/// What the runner needs to know besides the steps.
+/// The runner's settings besides the steps.
 pub(crate) struct Runner<'a> {
     pub(crate) root: &'a Path,
     /// Where logs go.
@@ -133,7 +133,7 @@ impl Runner<'_> {
         let log = self
             .logs
             .join(format!("{:02}-{}.log", number + 1, step.tier.name()));
-        // What a canary says is looked for in the log.
+        // A canary's output is searched for in the log.
         let verbose = self.verbose && finds.is_none();
         if !verbose {
             let file = File::create(&log)?;
@@ -299,7 +299,8 @@ fn tell(outcome: &Outcome) -> String {
     }
 }
 
-/// What the run as a whole came to. A test that skips prints so where nobody sees it, so what is missing is named here.
+/// The outcome of the whole run. The message of a skipped test is easily missed, so everything
+/// missing is named here.
 fn verdict(outcomes: &[&Outcome], missing: &[Missing]) -> String {
     if outcomes.iter().any(|o| matches!(o, Outcome::Failed(_))) {
         return "FAILED".to_owned();
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_names_what_was_missing() {
+    fn the_verdict_lists_missing_needs() {
         let passed = Outcome::Passed {
             tests: 1,
             ignored: 0,

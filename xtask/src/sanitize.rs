@@ -9,8 +9,8 @@
 //! | sanitize | Miri | the index, the locks and the folio's state word, with a few seeds |
 //! | both | canaries | a run of each kind that must fail: one that finds nothing there finds nothing elsewhere |
 //!
-//! The address sanitizer and the fuzzer share one build: the same flags, in a target directory of its own. Both are the stable
-//! compiler's, with `RUSTC_BOOTSTRAP`. Miri needs a nightly; [`NIGHTLY`] is it.
+//! The address sanitizer and the fuzzer share one build: the same flags, in a separate target directory. Both are
+//! the stable compiler's, with `RUSTC_BOOTSTRAP`. Miri needs a nightly, [`NIGHTLY`].
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ use crate::tiers::{Action, Step, Tier};
 /// The toolchain that has Miri. It is installed when it is not there.
 pub(crate) const NIGHTLY: &str = "nightly-2026-05-20";
 
-/// The fuzz targets, each with what its canary says.
+/// The fuzz targets, each with its canary's message.
 const TARGETS: [(&str, &str); 4] = [
     ("index", "the canary of index was found"),
     ("file", "the canary of file was found"),
@@ -45,7 +45,8 @@ const FLAGS: &str = "--cfg asan --cfg fuzzing -Zsanitizer=address -Cpasses=sanco
      -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=4";
 
-/// Our own handlers of SIGSEGV and SIGBUS are part of what is tested. The runtime of Rust keeps memory to the end.
+/// Our own handlers of SIGSEGV and SIGBUS are under test. The runtime of Rust keeps memory to the
+/// end.
 const OPTIONS: &str =
     "detect_leaks=0:quarantine_size_mb=16:handle_segv=0:handle_sigbus=0:use_sigaltstack=0";
 
@@ -89,7 +90,7 @@ fn step(tier: Tier, name: String, action: Action, minutes: u64) -> Step {
     }
 }
 
-/// What the sanitized build has in its environment.
+/// The environment of the sanitized build.
 fn sanitized(target: &Path) -> Vec<(String, String)> {
     let folder = target.join("sanitize").display().to_string();
     [

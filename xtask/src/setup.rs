@@ -1,12 +1,11 @@
-//! What the tests need from the machine, and whether it is there.
+//! The needs of the tests, and whether the machine meets them.
 //!
 //! # Model
 //!
-//! A [`Need`] is probed by using it, not by looking at versions: a ring is made, a cgroup is made,
-//! a C program is built. What is missing fails the run. With `--allow-missing` the steps that
-//! cannot do without it are skipped, and the tests of the other steps find the names of what is
-//! missing in `FOLIOCACHE_MISSING`, separated by commas: only what stands there may be skipped,
-//! and a test that skips says so.
+//! A [`Need`] is probed by using it, not by reading versions: a ring is made, a cgroup is made, a C
+//! program is built. A missing need fails the run. With `--allow-missing` the steps that depend on
+//! it are skipped, and the tests of the other steps find the missing needs in `FOLIOCACHE_MISSING`,
+//! separated by commas: a test may skip only for a listed need, and prints that it does.
 
 use std::fs;
 use std::path::Path;

@@ -18,7 +18,7 @@ use crate::tiers::Workspace;
 /// The test file that holds the simulation.
 const TEST: &str = "shuttle_simulation";
 
-/// What `simulate` was asked for.
+/// The options of `simulate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Options {
     driver: String,
@@ -96,7 +96,7 @@ pub(crate) fn run(
         command.env("FOLIOCACHE_DRIVER", driver);
         command.env("FOLIOCACHE_SEED", first.to_string());
         command.env("FOLIOCACHE_SEEDS", count.to_string());
-        // What it cannot show is said in the documents.
+        // The documents state its limits.
         command.env("SHUTTLE_SILENCE_WARNINGS", "1");
         command.stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| format!("{TEST}: {e}"))?;

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! The soak is a test of the command's package, which the system tier runs for seconds. Here it is told by its environment to
-//! go on for longer, and its lines are shown as they come.
+//! The soak is a test of the command's package, which the system tier runs for seconds. Here its environment makes
+//! it run longer, and its lines are printed as they come.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ const USAGE: &str = "soak [--minutes N] [--seed N] [--cpu PERCENT]";
 /// Minutes, if nothing else is said.
 const MINUTES: u64 = 10;
 
-/// What was asked for.
+/// The options.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     minutes: u64,

@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! Most of them wait, for a mount, a disk or the time, and few need more than one processor. So the modules of the programs run
-//! side by side, as many as there are processors, those with most tests first. The tests of a module run one at a time. What a
-//! module said is printed when it has ended.
+//! Most of them wait, for a mount, a disk or the time, and few need more than one processor. So the modules of the
+//! programs run side by side, as many as there are processors, those with most tests first. The tests of a module
+//! run one at a time. A module's output is printed when it has ended.
 
 use std::collections::BTreeMap;
 use std::path::Path;

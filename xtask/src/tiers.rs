@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A tier is a list of [`Step`]s. Tests find their tier by the name of their program: a folder in a package's `tests/`, whose files
-//! are linked once, or a file beside it for what needs a process of its own:
+//! A tier is a list of [`Step`]s. The name of a test's program gives its tier: a folder in a package's `tests/`,
+//! whose files are linked once, or a file beside it for tests that need a separate process:
 //!
 //! | program | where it runs |
 //! |---|---|
@@ -37,7 +37,8 @@ const FSX: &str = "0.3.2";
 /// The version of pjdfstest that the system tests run, as FOLIOCACHE_PJDFSTEST.
 const PJDFSTEST: &str = "0.2.2";
 
-/// Tests of the programs `unit` that are run on other file systems, and as another user, too: what their paths have.
+/// Tests of the programs `unit` that also run on other file systems, and as another user: parts of
+/// their paths.
 const ON: &[&str] = &[
     "watch::",
     "not_watched::",
@@ -52,7 +53,7 @@ const ON: &[&str] = &[
     "trees::",
 ];
 
-/// What builds and runs the tests of the unit and system tiers: arguments of cargo.
+/// Cargo's arguments to build and run the tests of the unit and system tiers.
 const UNITS: &str = "test --workspace --locked";
 
 /// The test that `cargo xtask simulate` runs.
@@ -75,7 +76,7 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    /// What runs if no tier is named.
+    /// The tiers that run by default.
     pub(crate) const ALL: [Tier; 5] = [
         Tier::Tidy,
         Tier::Unit,
@@ -83,7 +84,7 @@ impl Tier {
         Tier::Fuzz,
         Tier::System,
     ];
-    /// What runs only if it is named.
+    /// The tiers that run only by name.
     const NAMED: [Tier; 2] = [Tier::Sanitize, Tier::Programs];
 
     pub(crate) fn name(self) -> &'static str {
@@ -103,13 +104,13 @@ impl Tier {
         all.find(|tier| tier.name() == name)
     }
 
-    /// What follows `--tier` on a command line.
+    /// The argument of `--tier`.
     pub(crate) fn from_argument(name: Option<&String>) -> Result<Tier, String> {
         let name = name.ok_or("--tier needs a name")?;
         Tier::from_name(name).ok_or(format!("there is no tier `{name}`"))
     }
 
-    /// What the tier's tests use of the machine.
+    /// The needs of the tier's tests.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Tier::Tidy | Tier::Model => &[],
@@ -147,7 +148,7 @@ impl Tier {
     }
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// `cargo` with these arguments.
@@ -156,7 +157,7 @@ pub(crate) enum Action {
     Program {
         program: String,
         arguments: Vec<String>,
-        /// A canary: what its output must hold.
+        /// A canary: the text that its output must contain.
         finds: Option<&'static str>,
     },
     /// xtask's own checks.
@@ -221,7 +222,8 @@ impl Step {
         self
     }
 
-    /// What it builds of ours has the planted bugs in it. None is planted unless the environment names it.
+    /// Its build of our crates contains the planted bugs. A bug is active only if the environment
+    /// names it.
     fn with_bugs(mut self) -> Step {
         self.env.push(with_bugs());
         self
@@ -232,7 +234,7 @@ impl Step {
         self
     }
 
-    /// Each test program of the step runs on a file system of its own, see [`on`](crate::on).
+    /// Each test program of the step runs on a separate file system, see [`on`](crate::on).
     fn runs_on(&mut self, kind: &str, user: Option<&str>) {
         let mut runner = vec![this_program(), "on".to_owned(), kind.to_owned()];
         runner.extend(
@@ -307,7 +309,7 @@ impl Workspace {
         match tier {
             Tier::Tidy => tidy(),
             Tier::Unit => vec![Step::cargo(tier, "tests", UNITS, 30).with_bugs()],
-            // The bugs come last: they share what the models are built from.
+            // The bugs come last: they share the builds of the models.
             Tier::Model => [
                 vec![self.model("loom"), self.model("shuttle")],
                 self.simulations(SCHEDULES),
@@ -321,12 +323,12 @@ impl Workspace {
         }
     }
 
-    /// What builds the models of a checker. All who use them build alike, so they are built once.
+    /// Builds the models of a checker. All users build alike, so they are built once.
     pub(crate) fn models(&self, checker: &str) -> Call {
         let packages = select(&self.with_tests(checker));
         let environment = [
             ("RUSTFLAGS", format!("--cfg {checker}")),
-            // A folder of its own: other flags would rebuild everything back and forth.
+            // A separate folder: alternating flags would rebuild everything each time.
             ("CARGO_TARGET_DIR", path(&self.target.join(checker))),
             // Each test program would be optimised as a whole, which takes longer than most of them run.
             ("CARGO_PROFILE_RELEASE_LTO", "off".to_owned()),
@@ -352,7 +354,7 @@ impl Workspace {
         step
     }
 
-    /// Fresh schedules of the cache: so many of each driver.
+    /// Fresh schedules of the cache: this many of each driver.
     fn simulations(&self, schedules: &[(&str, u64)]) -> Vec<Step> {
         if self.tests(SIMULATION).is_empty() {
             return Vec::new();
@@ -398,7 +400,7 @@ impl Workspace {
             let step = step.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
             steps.push(step.needs(MOUNT));
         }
-        // The build of the unit tier: its features are those of the workspace, too.
+        // The build of the unit tier, with the features of the workspace.
         if self.with_tests("system").is_empty() {
             steps.push(no_tests(tier, "tests", "system*"));
         } else {
@@ -408,7 +410,8 @@ impl Workspace {
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
         if !self.with_tests("unit").is_empty() {
-            // Benchmarks have a place of their own, and a working directory that is another user's takes no files.
+            // Benchmarks need a different place, and another user's working directory takes no
+            // files.
             let skip = "--skip bench_ --skip paths_are_relative_to_the_working_directory";
             let arguments = format!("{UNITS} --test unit -- {} {skip}", ON.join(" "));
             for (kind, user) in [("xfs", None), ("xfs", Some(OTHER)), ("ext4", Some(OTHER))] {
@@ -439,7 +442,7 @@ fn tidy() -> Vec<Step> {
     };
     let clippy = "clippy --workspace --all-targets --locked -- -D warnings";
     let doc = "doc --workspace --no-deps --locked";
-    // Building what was packaged would take as long as a build of all.
+    // Verifying the packages would take as long as a full build.
     let packages = "package --workspace --no-verify --offline --allow-dirty --quiet";
     vec![
         Step::cargo(Tier::Tidy, "format", "fmt --all --check", 2),
@@ -451,7 +454,8 @@ fn tidy() -> Vec<Step> {
     ]
 }
 
-/// The workspace of the adapters for engines. Its tests build what the engines bring along, and run their suites.
+/// The workspace of the adapters for engines. Its tests build the engines, and run their test
+/// suites.
 fn integrations() -> Vec<Step> {
     let cargo = |name: &str, arguments: &str, minutes| {
         let (command, rest) = arguments.split_once(' ').unwrap_or((arguments, ""));
@@ -503,7 +507,7 @@ fn select(packages: &[&str]) -> String {
         .join(" ")
 }
 
-/// What builds the tests of the unit and system tiers.
+/// Builds the tests of the unit and system tiers.
 pub(crate) fn units() -> Call {
     (UNITS.to_owned(), vec![with_bugs()])
 }

@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! Writes and flushes succeed at once and the bytes are dropped; reads bring in whatever the frames held. Nothing
-//! is written back before somebody asks: data does not grow old while a case runs, and the case stays below the
-//! background limit.
+//! Writes and flushes succeed at once and drop the bytes; reads leave the frames unchanged. Nothing is written back
+//! unless a case asks for it: data does not expire while a case runs, and the case stays below the background
+//! limit.
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
@@ -57,7 +57,7 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// With a bound of so many bytes and so many file systems.
+    /// With a bound of `limit` bytes and this many file systems.
     pub(crate) fn new(limit: u64, file_systems: usize) -> io::Result<Arc<Self>> {
         let mut config = MmConfig::new(limit);
         config.dirty_percent = 90;

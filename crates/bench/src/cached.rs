@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! Each turn goes on with new places: there is no list of them, which would come to be in the processor's caches with all
-//! that it leads to. What choosing a place costs, some nanoseconds, is in all figures.
+//! Each turn uses new places. They are not in a list, which would pull itself and its targets into the processor's
+//! caches. All figures include the cost of choosing a place, some nanoseconds.
 
 use foliocache::{Advice, File};
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) enum Folios {
     SinglePages,
 }
 
-/// Reads a file of `len` bytes into its cache, all of it, and has it in use.
+/// Reads all `len` bytes of a file into its cache, and uses them.
 pub(crate) fn read_in(file: File, len: u64, folios: Folios) -> Result<Arc<File>, BenchError> {
     set_up("a file that is cached", || {
         let (mut page, file) = (PageBuf::new(), Arc::new(file));

@@ -2,10 +2,10 @@
 //!
 //! # Model
 //!
-//! A [`Case`] is a row of the table in `cases`: its name, its sizes, and a function that plans one or more [`Match`]es.
-//! The contestants of a match take turns; those of different matches never meet. In a turn a contestant does its
-//! [`Work`]: operations on something in memory for a moment, by a [`Worker`] for each of its threads; or a whole pass
-//! over files, which measures itself. The [`ratios!`] of a match are a table, too.
+//! A [`Case`] is a row of the table in `cases`: its name, its sizes, and a function that plans one or more
+//! [`Match`]es. The contestants of a match take turns; those of different matches never meet. In a turn a
+//! contestant does its [`Work`]: operations on something in memory for a moment, by a [`Worker`] for each of its
+//! threads; or a whole pass over files, which measures itself. The [`ratios!`] of a match are a table too.
 
 use std::any::Any;
 use std::io;
@@ -34,7 +34,7 @@ pub struct Case {
     pub(crate) takes: [u32; 2],
     /// Its settings by default: quick, and whole.
     pub(crate) sizes: [Size; 2],
-    /// Makes the files, touches the memory and says who competes.
+    /// Makes the files, touches the memory and lists the contestants.
     pub(crate) plan: fn(&Settings) -> Result<Plan, BenchError>,
 }
 
@@ -188,7 +188,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// A pass by so many threads, whose figure has this unit.
+    /// A pass by several threads, whose figure has this unit.
     pub(crate) fn pass(
         threads: usize,
         unit: &'static str,
@@ -224,7 +224,7 @@ pub(crate) struct RatioPlan {
     pub(crate) name: String,
     /// The dividend.
     pub(crate) of: usize,
-    /// By what.
+    /// The divisor.
     pub(crate) to: usize,
     /// A ratio by which this one is divided in turn.
     pub(crate) divisor: Option<(usize, usize)>,

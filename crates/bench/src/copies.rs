@@ -1,4 +1,4 @@
-//! Calls beside the bare copy of the same bytes: what the way to a cached page costs.
+//! Calls beside the bare copy of the same bytes: the cost of the path to a cached page.
 //!
 //! # Model
 //!
@@ -8,8 +8,8 @@
 //!
 //! # Safety
 //!
-//! The place in the cache is that of a folio of a memory file, which stays: the file is kept open, and
-//! nothing else uses its cache. What is copied there are the bytes that it has.
+//! The place in the cache belongs to a folio of a memory file, which stays: the file is kept open, and its cache
+//! has no other use. The bytes copied there are those that it has.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -52,7 +52,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Callers at places of their own in one file.
+    /// Callers at different places in one file.
     fn new(files: &Ours, name: &str, n: usize, len: usize) -> Result<Vec<Self>, BenchError> {
         let file = files.block_file(name, n)?;
         let caller = |number: usize| {
@@ -121,8 +121,8 @@ pub(crate) fn beside_copy(
     Ok(one)
 }
 
-/// Reads of `len` bytes by two threads that share a handle, each at a place of its own, over the same by
-/// one, beside what the copies gain by a second thread.
+/// Reads of `len` bytes by two threads that share a handle, each at a different place, over the same by one, beside
+/// the copies' gain from a second thread.
 pub(crate) fn shared_handle(
     files: &Ours,
     (name, ratio): (&str, &str),

@@ -1,12 +1,11 @@
-//! The cost of a pass: time, and the processor's part of it.
+//! The cost of a pass: elapsed time and processor time.
 //!
 //! # Model
 //!
-//! A [`Meter`] looks at the clock and at the processor time of this process, its rings' workers and
-//! the cache's own threads among them, and at the part of those, told from the callers by their names. A
-//! memory cgroup has its pages reclaimed by the callers. What the kernel's threads did meanwhile (writing back,
-//! completing I/O) is counted apart: it is the whole machine's, so on a machine that others use,
-//! too, it is not ours alone.
+//! A [`Meter`] reads the clock and the processor time of this process, including its rings' workers and the cache's
+//! threads, and the part of those threads, which it recognises by name. In a memory cgroup the callers reclaim the
+//! pages. The work of the kernel's threads meanwhile (writeback, completions) is counted apart: it is the whole
+//! machine's, so on a shared machine it is not ours alone.
 
 use foliocache_sys::clock::process_cpu_time;
 use serde::{Deserialize, Serialize};
@@ -185,7 +184,8 @@ mod tests {
         assert!(Part::of("foliocache\n").is_none());
     }
 
-    /// Threads of other tests are the process's, too: only what this one adds is certain.
+    /// Threads of other tests belong to the process too: only the time that this test adds is
+    /// certain.
     #[test]
     fn time_of_the_reclaimer_is_its_own() {
         let meter = Meter::start();

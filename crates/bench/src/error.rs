@@ -9,7 +9,7 @@ pub enum BenchError {
     /// No case has this name.
     #[error("no case is called {name:?}; there are {known}")]
     UnknownCase {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names there are.
         known: String,
@@ -38,7 +38,7 @@ pub enum BenchError {
     },
 }
 
-/// Says what could not be set up.
+/// Turns an error of the setup into a [`BenchError`].
 pub(crate) trait OrSetup<T> {
     fn setting_up(self, what: impl Into<String>) -> Result<T, BenchError>;
 }

@@ -179,7 +179,7 @@ impl FileBed {
         }))
     }
 
-    /// A file leaves the kernel's cache and ours; what was written becomes durable before.
+    /// Drops a file from the kernel's cache and ours; its data becomes durable before.
     pub(crate) fn chill(&self, name: &str) -> io::Result<()> {
         let file = self.place.ours(name)?;
         file.sync_data()?;
@@ -187,7 +187,7 @@ impl FileBed {
         drop_from_kernel_cache(&self.place.path(name))
     }
 
-    /// Goes through the file, which is in no cache; what was written is durable in the end.
+    /// Goes through the file, which no cache has; in the end all writes are durable.
     fn turn(&self, by: By, shape: Shape, write: bool) -> io::Result<Streamed> {
         self.chill(FILE)?;
         let path = self.place.path(FILE);

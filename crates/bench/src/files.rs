@@ -70,7 +70,7 @@ impl Ours {
         })
     }
 
-    /// A new file of so many [`BLOCK`]s, in one folio each.
+    /// A new file of this many [`BLOCK`]s, in one folio each.
     pub(crate) fn block_file(&self, name: &str, blocks: usize) -> Result<Arc<File>, BenchError> {
         set_up(format!("{name} in the cache"), || {
             let file = self.0.create_new(name)?;

@@ -1,4 +1,4 @@
-//! A process that takes away what a case leaves behind, however the case ends.
+//! A process that removes a case's leftovers, however the case ends.
 //!
 //! # Model
 //!
@@ -7,14 +7,14 @@
 //!    └─ ends, fails or is killed: the pipe closes ──▶ takes them away, the last one first
 //! ```
 //!
-//! A benchmark is interrupted more often than most programs, and a compressed disk or a gigabyte of
-//! files that stays behind costs the machine more than any of its results are worth. So whoever is
-//! told of a thing takes it away, and that is another process: one that a signal to the terminal's
-//! group does not reach.
+//! A benchmark is interrupted more often than most programs, and a leftover compressed disk or a
+//! gigabyte of files costs the machine more than any of its results are worth. So another process
+//! removes each registered thing, one that a signal to the terminal's group does not reach.
 //!
 //! # Invariants
 //!
-//! 1. Things are told of before they are made, or in the next step; what is not there is no error.
+//! 1. Things are registered before they are made, or in the next step; a registered thing that does
+//!    not exist is no error.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -157,7 +157,7 @@ fn is_mounted(path: &Path) -> io::Result<bool> {
     Ok(points.map(Path::new).any(|point| point == path))
 }
 
-/// Runs a program to its end; what it complained of is the error.
+/// Runs a program to its end; its standard error is the error.
 pub(crate) fn run(command: &mut Command) -> io::Result<()> {
     let done = command.stdin(Stdio::null()).output()?;
     if done.status.success() {

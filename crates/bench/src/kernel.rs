@@ -7,9 +7,9 @@
 //!       ◀──answers, a line each──   reads files through the kernel's cache
 //! ```
 //!
-//! Pages are charged to the cgroup of the process that read them first, so it has to be a process
-//! of its own, which joins the cgroup before it opens a file, and the files have to leave the cache
-//! before that. What it needs for itself, buffers and traces, it takes before it joins.
+//! Pages are charged to the cgroup of the process that first read them. So this is a separate
+//! process, which joins the cgroup before it opens a file, and the files have to leave the cache
+//! before that. It allocates its buffers and traces before it joins.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -59,8 +59,7 @@ pub(crate) struct KernelSide {
 }
 
 impl KernelSide {
-    /// Starts it, has it take the memory that it needs for random reads, and moves it into a cgroup of
-    /// `memory` bytes.
+    /// Starts it, has it allocate the memory for random reads, and moves it into a cgroup of `memory` bytes.
     ///
     /// # Errors
     /// There are no memory cgroups, or they may not be used.
@@ -151,7 +150,7 @@ fn cgroup(guard: &Guard, memory: u64) -> Result<PathBuf, BenchError> {
     let make = || {
         guard.of(&Thing::Cgroup(path.clone()))?;
         fs::create_dir(&path)?;
-        // Version 2 has no such file in a group whose parent keeps the controller to itself.
+        // Version 2 lacks the file in a group whose parent does not delegate the controller.
         let file = fs::File::options().write(true).open(path.join(limit));
         file?.write_all(memory.to_string().as_bytes())
     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Percentiles of the time that operations took, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latency {
-    /// Half of the operations took at most so long.
+    /// Half of the operations took at most this long.
     pub(crate) p50: f64,
     /// 99 of 100.
     pub(crate) p99: f64,

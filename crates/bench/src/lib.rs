@@ -9,10 +9,9 @@
 //!                 Report: rows and ratios ──▶ a table, or one JSON object
 //! ```
 //!
-//! Two runs minutes apart differ by more than what is to be measured, so whatever is compared
-//! takes turns within one run, and a ratio is made of neighbours: of the figures of one round. What
-//! is reported of a ratio is the median of the rounds, the least and the greatest; and where it is near 1, what the same
-//! against itself came to.
+//! Two runs minutes apart differ by more than the effects to be measured. So contestants take turns within one run,
+//! and a ratio is made of neighbours: of the figures of one round. The report has the median of the rounds' ratios,
+//! the least and the greatest; and near 1, the ratio of the same contestant with itself.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -24,7 +24,7 @@ use crate::latency::Times;
 use crate::place::{Buffer, Folder, MIB, Random, USUAL_LIMIT};
 use crate::threads::on_threads;
 
-/// A writer, which opens files in a folder of its own.
+/// A writer, which opens files in its folder.
 pub(crate) struct Side {
     directory: Option<Directory>,
     /// How the kernel opens a file.
@@ -141,7 +141,7 @@ pub(crate) struct Shape {
     /// Records that are made durable together.
     pub(crate) together: usize,
     pub(crate) threads: usize,
-    /// Records go to places at random in a file of so many bytes, and not to the end of the file.
+    /// Records go to random places in a file of this many bytes, and not to the end of the file.
     pub(crate) overwrite: Option<u64>,
     pub(crate) time: Duration,
 }

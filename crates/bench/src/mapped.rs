@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Files of a case keep their length for as long as it runs, and nobody else has them. What is stored is stored
-//! with one instruction, so that readers beside it see the old byte or the new one.
+//! Files of a case keep their length while it runs, and have no other users. A store is one instruction, so that
+//! concurrent readers see the old byte or the new one.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -26,7 +26,7 @@ pub(crate) trait Mapped {
 pub(crate) struct Kernels(FileMapping);
 
 impl Kernels {
-    /// Maps `len` bytes of a file, to be stored to, too.
+    /// Maps `len` bytes of a file, for loads and stores.
     pub(crate) fn new(file: &fs::File, len: usize) -> io::Result<Self> {
         Ok(Self(FileMapping::new(
             file.as_fd(),
@@ -35,7 +35,7 @@ impl Kernels {
         )?))
     }
 
-    /// Opens a file and maps it for reads; `random` tells the kernel that they are at random.
+    /// Opens a file and maps it for reads; `random` advises the kernel of random access.
     pub(crate) fn open(path: &Path, random: bool) -> io::Result<Self> {
         let file = fs::File::open(path)?;
         let len = file.metadata()?.len() as usize;

@@ -8,8 +8,8 @@
 //!  <!-- end of bench pread -->
 //! ```
 //!
-//! A document may have anything around its sections: a new run of a case replaces what stands between the two marks, or
-//! adds its section at the end.
+//! A document may have anything around its sections: a new run of a case replaces the text between the two marks,
+//! or adds its section at the end.
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ impl Report {
         text
     }
 
-    /// `document` with the section of this case in place of the one that it has, or at its end.
+    /// `document` with the section of this case replaced, or added at the end.
     ///
     /// # Errors
     /// It has the beginning of the section and no end, or more than one: the reason, in words.
@@ -187,7 +187,8 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// The text without the paths in it, and without the word before them: folders of somebody's machine say nothing.
+/// The text without its paths, and without the word before each: a machine's folders tell the
+/// reader nothing.
 fn without_folders(text: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for word in text.split(' ') {
@@ -247,14 +248,14 @@ mod tests {
         let figures = vec![outcomes([11.0, 11.0]), outcomes([10.0, 11.0])];
         let controls = vec![outcomes([10.0, 12.0]), Vec::new()];
         report.add(&one, &Outcomes { figures, controls });
-        report.host.kernel_files = "tmpfs at /dev/shm, and ext4 in /somebody/else".to_owned();
+        report.host.kernel_files = "tmpfs at /dev/shm, and ext4 in /private/folder".to_owned();
         report.notes.push("left out: no zram".to_owned());
         report.finish();
         report
     }
 
     #[test]
-    fn a_section_says_what_was_measured_and_where() {
+    fn a_section_names_case_and_machine() {
         let text = report().markdown();
         let host = crate::host::Host::now();
         for part in [
@@ -271,7 +272,7 @@ mod tests {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }
         assert!(text.ends_with("<!-- end of bench pread -->\n"));
-        assert!(!text.contains("/somebody"), "{text}");
+        assert!(!text.contains("/private"), "{text}");
     }
 
     #[test]

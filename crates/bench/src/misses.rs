@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! Each thread has numbers of its own, and asks for each of them once in each of some caches that all share.
-//! An inode here is a number and what the cache needs: what a file system would do to fill it is left out,
-//! and with it what would hide the cache's own cost.
+//! Each thread has separate numbers, and asks for each of them once in each of some caches that all share. An inode
+//! here is a number with the cache's fields: a file system's work to fill it is left out, because it would hide the
+//! cache's own cost.
 //!
 //! The cache looks under RCU first. The other form puts a first look under a lock before that, as the kernel did:
 //! the benchmark's own, one of as many as the cache has at most.

@@ -2,14 +2,14 @@
 //!
 //! # Model
 //!
-//! A [`KernelTree`] is a folder on a tmpfs. [`Names`] is one of our file systems with its names cached: a
-//! memfs, or a dirfs over a [`KernelTree`], so that the kernel's side finds the same names there. The one
-//! is asked with [`Directory::metadata`], the other with `statx(2)` from a directory's descriptor: relative
-//! paths of as many components.
+//! A [`KernelTree`] is a folder on a tmpfs. [`Names`] is one of our file systems with its names cached: a memfs, or
+//! a dirfs over a [`KernelTree`], so that the kernel's side finds the same names there. Ours is called with
+//! [`Directory::metadata`], the kernel with `statx(2)` from a directory's descriptor: relative paths of as many
+//! components.
 //!
-//! Callers of ours are user 1000, whose permissions are checked in each directory. By default ours checks none: what the
-//! process may do is the source's to decide. The kernel's caller is whoever
-//! runs the benchmark; a directory that everybody may search costs it the same.
+//! Callers of ours are user 1000, whose permissions are checked in each directory. By default ours checks none: the
+//! source decides what the process may do. The kernel's caller is the user that runs the benchmark;
+//! world-searchable directories cost it the same.
 
 use foliocache::{Cache, Credentials, Directory};
 use foliocache_sys::dir;
@@ -31,7 +31,7 @@ const USER: u32 = 1000;
 
 /// Directories and files, made by path from the top; the directory above is there.
 pub(crate) trait Make {
-    /// Makes a directory that everybody may search.
+    /// Makes a world-searchable directory.
     fn dir(&self, path: &str) -> io::Result<()>;
     /// Makes an empty file.
     fn file(&self, path: &str) -> io::Result<()>;
@@ -49,7 +49,7 @@ impl Make for Path {
     }
 }
 
-/// Whatever the umask is.
+/// Independent of the umask.
 fn open_to_all(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(0o755))
 }
@@ -77,13 +77,13 @@ impl KernelTree {
 pub(crate) struct KernelUser(OwnedFd);
 
 impl KernelUser {
-    /// With a descriptor of its own.
+    /// With a new descriptor.
     pub(crate) fn at(dir: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         Ok(Self(fd::open(dir, flags, 0)?))
     }
 
-    /// The attributes of what `path` leads to.
+    /// The attributes of the file at `path`.
     #[inline]
     pub(crate) fn stat(&self, path: &CStr) -> io::Result<()> {
         black_box(&dir::stat_path(self.0.as_fd(), black_box(path))?);
@@ -100,7 +100,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// In so many bytes: a dirfs over `below`, or a memfs, empty.
+    /// With a bound of this many bytes: a dirfs over `below`, or an empty memfs.
     pub(crate) fn new(
         bytes: u64,
         below: Option<&Arc<KernelTree>>,
@@ -153,7 +153,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// The attributes of what `path` leads to.
+    /// The attributes of the file at `path`.
     #[inline]
     pub(crate) fn stat(&self, path: &OsStr) -> io::Result<()> {
         black_box(&self.directory.metadata(black_box(path))?);

@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! A [`Place`] is a [`Folder`] of its own, on a disk or on a [compressed disk in memory](crate::zram),
-//! and a cache of ours over it. Its files hold random bytes, so that nothing on the way can make
-//! them smaller, and each of their blocks is there. With the place goes everything in it.
+//! A [`Place`] is a private [`Folder`], on a disk or on a [compressed disk in memory](crate::zram), and a cache of
+//! ours over it. Its files hold random bytes, so that nothing on the path can compress them, and all of their
+//! blocks are allocated. Everything in it is removed with the place.
 
 use foliocache::{Cache, Directory, DirectoryOptions, File, MappingFaults};
 use foliocache_sys::fd::{self, OFlags, OwnedFd};
@@ -30,7 +30,7 @@ pub(crate) const MIB: usize = 1 << 20;
 /// The soft limit of open files that most processes have.
 pub(crate) const USUAL_LIMIT: u64 = 1024;
 
-/// A write here drops the kernel's caches: 2 its dentries and inodes, 3 its pages, too.
+/// A write here drops the kernel's caches: 2 its dentries and inodes, 3 also its pages.
 pub(crate) const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
 /// `statfs.f_type` of ramfs.
@@ -53,7 +53,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Of `len` bytes, all touched, that hold what looks random.
+    /// `len` bytes, all touched, with random contents.
     pub(crate) fn random(len: usize, seed: u64) -> Self {
         let mut buffer = Self {
             bytes: vec![0; len + 4096],
@@ -168,7 +168,7 @@ impl Place {
         &self.folder.guard
     }
 
-    /// KiB that the kernel reads around a miss of a mapping, unless it is told better.
+    /// KiB that the kernel reads around a miss of a mapping by default.
     pub(crate) fn read_ahead(&self) -> Option<u64> {
         let device = device_number(&self.folder.path)?;
         let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
@@ -189,10 +189,10 @@ impl Place {
         Ok(options.read(true).write(true).open(name)?)
     }
 
-    /// A handle on a file, for reads, of a cache of its own that resolves page faults like this.
+    /// A handle for reads on a file of a new cache that resolves page faults like this.
     ///
     /// # Errors
-    /// There is no such cache, or it cannot be opened.
+    /// The cache does not exist or cannot be opened.
     pub(crate) fn of_own_cache(
         &self,
         name: &str,
@@ -243,7 +243,7 @@ impl Folder {
     /// Below the folder of the settings or that for temporary files, on a disk.
     ///
     /// # Errors
-    /// There is no such folder, or it is memory.
+    /// The folder does not exist or is in memory.
     pub(crate) fn on_disk(settings: &Settings) -> Result<Self, BenchError> {
         let dir = settings.dir.clone().unwrap_or_else(temporary);
         if in_memory(&dir) {
@@ -288,7 +288,7 @@ impl Folder {
     /// Mounts a new tmpfs in it, with this setting of huge pages.
     ///
     /// # Errors
-    /// Not root, or no such setting.
+    /// Not root, or the setting is unknown.
     pub(crate) fn mount_tmpfs(&self, name: &str, huge: &str) -> Result<PathBuf, BenchError> {
         let point = self.path.join(name);
         set_up(format!("a tmpfs with huge={huge}"), || {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_refused_with_what_is_needed() {
+    fn too_little_room_is_refused_with_the_needed_amount() {
         let temporary = temporary();
         assert!(check_room(&temporary, 1, 1).is_ok());
         let error = check_room(&temporary.join("."), 1 << 60, 1)

@@ -1,4 +1,4 @@
-//! Caches that hold no bytes: what is compared is what they keep.
+//! Caches that hold no bytes: the comparison is about which pages they keep.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

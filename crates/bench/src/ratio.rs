@@ -1,4 +1,4 @@
-//! Ratios: what was found, and what is to be reached.
+//! Ratios: measured values and their aims.
 
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ pub(crate) fn maybe_near_one(ratio: f64) -> bool {
 /// Ratios that a control has to stand beside, as far as noise alone could make them of 1.
 const NEAR_ONE: std::ops::RangeInclusive<f64> = 0.8..=1.25;
 
-/// The same, of one round that was not counted: what may come to be near 1.
+/// The same, of one uncounted round: a ratio that may turn out to be near 1.
 const MAYBE_NEAR_ONE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
 /// The pairs without which "not worse" is not said.
@@ -51,9 +51,9 @@ const NOT_WORSE: f64 = 0.97;
 /// The target of a ratio. It is shown beside the ratio; a miss is no failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Target {
-    /// The median is at least so much.
+    /// The median is at least this.
     AtLeast(f64),
-    /// The median is at most so much.
+    /// The median is at most this.
     AtMost(f64),
     /// The median is 0.97 or more, or lies inside the interval of the control: the same
     /// against itself. Nine pairs or more.
@@ -63,8 +63,8 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Whether `ratio` of so many `pairs` reaches it; `control` is the same against itself.
-    /// None where that cannot be said.
+    /// Whether `ratio` of this many `pairs` reaches it; `control` is the same contestant against
+    /// itself. `None` if that is uncertain.
     pub(crate) fn reached(
         self,
         ratio: Ratio,

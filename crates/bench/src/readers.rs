@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A [`Set`] is the files and a [`Way`] how they are read. Both go to the kernel's side as they are, so that a reader is
-//! opened in the process that is to have what it caches.
+//! A [`Set`] is the files and a [`Way`] how they are read. Both are sent to the kernel's side unchanged, so that a
+//! reader is opened in the process whose cache it uses.
 
 use foliocache::{Cache, DirectoryOptions, File, ReadRequest};
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ impl Set {
 /// How a set is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Way {
-    /// Through a cache of ours with a bound of so many bytes, in batches where there are several places.
+    /// Through a cache of ours with this bound in bytes, in batches if there are several places.
     Ours { bound: u64 },
     /// By pread(2).
     Pread,
@@ -50,7 +50,7 @@ pub(crate) enum Way {
     Mapping { advised: bool },
     /// By an io_uring, [`MANY`] at once, all of them waited for; past the kernel's cache or not.
     Ring { direct: bool },
-    /// Past the kernel's cache by an io_uring, with so many requests under way all the time.
+    /// Past the kernel's cache by an io_uring, with this many requests always in flight.
     Depth(usize),
 }
 
@@ -59,15 +59,15 @@ pub(crate) trait Reader: Send {
     /// Reads from each position into its part of `to`; all parts have one length.
     fn read(&mut self, positions: &[u64], to: &mut [u8]) -> io::Result<()>;
 
-    /// Waits for what is under way. Puts the times of the requests in place of `times`, if they are not the times of
-    /// the calls.
+    /// Waits for the requests in flight. Replaces `times` by the times of the requests, if those are not the times
+    /// of the calls.
     fn end(&mut self, _times: &mut Times) -> io::Result<()> {
         Ok(())
     }
 }
 
 impl Way {
-    /// Opens what so many threads read with.
+    /// Opens the readers of `threads` threads.
     pub(crate) fn open(self, set: &Set, threads: usize) -> io::Result<Vec<Box<dyn Reader>>> {
         let each = set.each;
         let mut mappings = Vec::new();
@@ -145,7 +145,7 @@ impl Ours {
         }
     }
 
-    /// Files that lie in one folder, through a cache of their own.
+    /// Files in one folder, through a new cache.
     fn open(set: &Set, bound: u64) -> io::Result<Self> {
         let folder = set.paths[0].parent().ok_or(io::ErrorKind::NotFound)?;
         let cache = Cache::builder().memory(bound).build()?;
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_reads_what_the_files_hold() {
+    fn every_reader_returns_the_bytes_of_the_files() {
         const FILES: u64 = 3;
         const EACH: u64 = 1 << 20;
         let folder = std::env::temp_dir();

@@ -63,7 +63,7 @@ pub(crate) enum Shape {
     Epochs,
 }
 
-/// So many threads read a file, or several as one, of so many pages.
+/// Threads read a file, or several as one, with this many pages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Trace {
     pub(crate) threads: usize,
@@ -102,7 +102,7 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// Reads of `len` bytes one by one, for so long.
+    /// Reads of `len` bytes one by one, for `seconds`.
     pub(crate) fn new(shape: Shape, len: usize, seconds: f64) -> Self {
         Self {
             shape,
@@ -250,7 +250,7 @@ impl Places {
 
 type Go = dyn FnMut(&Read) -> io::Result<RandomResult>;
 
-/// Something that reads, with what it has cached.
+/// A reader, with its cache.
 #[derive(Clone)]
 pub(crate) struct Source {
     go: Rc<RefCell<Go>>,
@@ -260,7 +260,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Whatever `go` reads from. Before the first turn of all clones it reads until `warm_up`.
+    /// Before the first turn of all clones it reads with `go` until `warm_up`.
     pub(crate) fn new(
         threads: usize,
         warm_up: Option<Until>,

@@ -5,8 +5,8 @@
 //! [`Path`] is the names of one path in a dentry cache, over inodes that know no more than whether they are
 //! directories; a stat of it is the walk under RCU, name by name, up to a look at the last inode.
 //!
-//! [`Chain`] is what such a walk reads of memory, with the reference count on the line that look-ups read or
-//! two lines behind it, where a dentry has it. It tells what the distance is worth: the rest is the same.
+//! [`Chain`] makes the memory accesses of such a walk, with the reference count on the line that look-ups read or
+//! two lines behind it, as in a dentry. It shows the value of the distance: the rest is the same.
 
 use foliocache_sync::lockref::LockRef;
 use foliocache_sync::rcu;
@@ -178,5 +178,5 @@ impl<const APART: bool> Referenced for Chain<APART> {
 
 #[cold]
 fn changed() -> io::Error {
-    io::Error::other("a name changed that nobody changes")
+    io::Error::other("an unchanging name changed")
 }

@@ -142,7 +142,7 @@ impl Report {
         }
     }
 
-    /// Adds what a match gave.
+    /// Adds the results of a match.
     pub(crate) fn add(&mut self, one: &Match, outcomes: &Outcomes) {
         let first = self.rows.len();
         for (contestant, outcomes) in one.contestants.iter().zip(&outcomes.figures) {
@@ -175,7 +175,7 @@ impl Report {
         self.host.load_at_end = load();
     }
 
-    /// The rows of a ratio: what is divided, and by what.
+    /// The rows of a ratio: dividend and divisor.
     pub(crate) fn rows_of(&self, ratio: &RatioReport, (of, to): (usize, usize)) -> [&Row; 2] {
         [of, to].map(|who| &self.rows[ratio.first + who])
     }

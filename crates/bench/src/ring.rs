@@ -21,7 +21,7 @@ use crate::place::{Buffer, open_direct};
 use crate::stats::median;
 use crate::streams::Stream;
 
-/// Files that are read as one, each of them `each` bytes of it.
+/// Files that are read as one, `each` bytes of each.
 pub(crate) struct Files {
     files: Vec<OwnedFd>,
     each: u64,
@@ -45,7 +45,7 @@ impl Files {
     }
 }
 
-/// Requests of one length, so many of them under way at once.
+/// Requests of one length, with a fixed number in flight.
 pub(crate) struct Ring {
     ring: IoUring,
     files: Files,
@@ -56,8 +56,8 @@ pub(crate) struct Ring {
     /// Places in the buffer, and those that no request is under way for.
     places: usize,
     free: Vec<usize>,
-    /// When the request of each place began, and how long each took until it was waited for; nothing where that is not
-    /// asked for, since looks at the clock take time.
+    /// When each place's request began, and how long each took until it was waited for; empty unless requested,
+    /// since reading the clock takes time.
     begun: Vec<Instant>,
     pub(crate) times: Times,
 }
@@ -89,7 +89,7 @@ impl Ring {
         Self::new(files, places, len, (write, true))
     }
 
-    /// Waits for so many requests or more; returns their bytes.
+    /// Waits for at least `n` requests; returns their bytes.
     fn wait(&mut self, n: usize) -> io::Result<u64> {
         while let Err(error) = self.ring.submit_and_wait(n) {
             if error.kind() != io::ErrorKind::Interrupted {
@@ -157,7 +157,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         while self.under_way() > 0 {
             let free = self.free.len();
-            // A request that failed has ended, too.
+            // A request that failed has ended too.
             let _ = self.wait(1);
             if self.free.len() == free {
                 std::mem::forget(std::mem::replace(&mut self.buffer, Buffer::random(0, 0)));

@@ -9,15 +9,15 @@
 //!  ⋮                                                   an even number of them
 //! ```
 //!
-//! A *control* (A') is another turn of the same contestant in the same round. A'/A is what a ratio of two equals
-//! comes to here, and stands beside each ratio near 1.
+//! A *control* (A') is another turn of the same contestant in the same round. A'/A is the ratio of two equals, and
+//! stands beside each ratio near 1.
 //!
-//! A turn of operations takes half a millisecond, less than the scheduler gives at once. What
-//! disturbs the machine for longer disturbs all of a round's figures alike and leaves their ratio;
-//! turns in which the processor was given to somebody else are few and so do not reach the median.
-//! Nor do pauses of a contestant's own that are rarer than every other turn: a case that is about
-//! those has to look at them by itself. A turn that is a pass over files is as long as the pass, and
-//! a round has one of each.
+//! A turn of operations takes half a millisecond, less than a time slice of the scheduler. A longer
+//! disturbance of the machine affects all of a round's figures alike and cancels in their ratio.
+//! Turns in which the processor ran another program are few and do not reach the median. Nor do a
+//! contestant's own pauses that are rarer than every other turn: a case about those has to measure
+//! them separately. A turn that is a pass over files is as long as the pass, and a round has one of
+//! each.
 //!
 //! Each turn of operations begins with a batch that is not counted: the turn before has filled the
 //! processor's caches with its own. Several threads of one contestant begin together, once each has done
@@ -55,7 +55,7 @@ pub struct Progress {
 /// Runs a case; `progress` hears of each round.
 ///
 /// # Errors
-/// What the case needs could not be made, or an operation failed.
+/// The case's setup or an operation failed.
 pub fn run(
     case: &Case,
     settings: &Settings,
@@ -91,7 +91,7 @@ struct Limit(u64);
 
 impl Drop for Limit {
     fn drop(&mut self) {
-        // It was allowed before, so it is not refused.
+        // This limit was allowed before, so it is not refused.
         let _ = fd::set_open_file_limit(self.0);
     }
 }
@@ -169,7 +169,7 @@ fn order(contestants: usize, controls: &[usize], round: usize) -> Vec<Turn> {
     turns
 }
 
-/// One round: so many laps, the median of whose turns is each figure.
+/// One round of several laps; each figure is the median of their turns.
 fn run_round(
     one: &mut Match,
     turns: &[Turn],
@@ -229,7 +229,7 @@ fn of_turns(turns: &[Outcome]) -> Vec<Outcome> {
 }
 
 impl Contestant {
-    /// Works for so long, or one pass.
+    /// Works for `time`, or one pass.
     fn turn(&mut self, time: Duration) -> Result<Outcome, BenchError> {
         let outcome = match &mut self.work {
             Work::Operations(workers) => operations(workers, time).map(Outcome::plain),
@@ -284,7 +284,7 @@ fn together(workers: &mut [Box<dyn Worker>], time: Duration) -> io::Result<Vec<D
             })
             .collect();
         if threads.is_err() {
-            // Relaxed: as above. Nobody waits for a thread that was not made.
+            // Relaxed: only a count, as in the threads. No thread waits for one that was not made.
             ready.fetch_add(all, Ordering::Relaxed);
         }
         threads?
@@ -311,7 +311,7 @@ struct Done {
     end: Instant,
 }
 
-/// Works for so long.
+/// Works for `time`.
 fn work(worker: &mut dyn Worker, time: Duration) -> io::Result<Done> {
     let (start, mut operations) = (Instant::now(), 0);
     loop {

@@ -31,8 +31,8 @@ pub struct Settings {
     /// Files in each of these directories.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<usize>,
-    /// A file with a trace, for cases that read by one: a text with an access a line, which is the number of a page, or
-    /// that of the first page and how many are read from there on. What follows a `#` is a comment.
+    /// A file with a trace, for cases that read by one: a text with an access in each line, as the number of a
+    /// page, or that of the first page and the number of pages. A `#` starts a comment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
     /// A program, with its first arguments, that hands the argument after them to
@@ -58,7 +58,7 @@ impl Size {
     /// Of a whole run.
     pub(crate) const WHOLE: Self = Self::new(22, 0.2);
 
-    /// So many rounds, of so many seconds for each figure.
+    /// This many rounds, with this many seconds for each figure.
     pub(crate) const fn new(samples: usize, seconds: f64) -> Self {
         Self {
             samples,
@@ -74,7 +74,7 @@ impl Size {
         self
     }
 
-    /// A bound of so many MiB.
+    /// A bound of `mib` MiB.
     pub(crate) const fn mib(mut self, mib: u64) -> Self {
         self.memory = Some(mib << 20);
         self
@@ -112,7 +112,7 @@ impl Settings {
     /// The memory bound of a case on files: whole MiB, and room for the cache's own least.
     ///
     /// # Errors
-    /// None, too little, or more than half of the machine's.
+    /// Missing, too small, or more than half of the machine's memory.
     pub(crate) fn bound(&self) -> Result<u64, BenchError> {
         match self.memory.ok_or(BenchError::Setting("no memory bound"))? {
             ..LEAST_MEMORY => Err(BenchError::Setting("memory: at least 8 MiB")),
@@ -167,7 +167,7 @@ const LEAST_MEMORY: u64 = 8 << 20;
 /// The most names in a directory of a tree.
 const MOST_NAMES: usize = 100_000;
 
-/// Which of the [`Settings`] a case looks at, besides the samples.
+/// The [`Settings`] that a case uses, besides the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses(u8);
 

@@ -42,7 +42,7 @@ impl<F: FnMut(u64) -> io::Result<usize> + Send> Stream for F {
     }
 }
 
-/// Several streams of one thread, each in its part of so many bytes, request by request in turn.
+/// Several streams of one thread, each in its part of the file, request by request in turn.
 pub(crate) struct InTurn {
     pub(crate) streams: Vec<Box<dyn Stream>>,
     pub(crate) part: u64,
@@ -206,7 +206,7 @@ pub(crate) struct ThroughKernel {
 }
 
 impl ThroughKernel {
-    /// Past the cache, a request of so many bytes at a time.
+    /// Past the cache, `request` bytes at a time.
     pub(crate) fn direct(path: &Path, write: bool, request: usize, seed: u64) -> io::Result<Self> {
         let dont_cache = false;
         Ok(Self {

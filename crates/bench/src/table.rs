@@ -8,9 +8,10 @@
 //!   1421857 ± 2%   +506.3%     8620011 ± 1%  op/s  write 4 KiB, 1 thread: kernel, foliocache
 //! ```
 //!
-//! One line for each ratio: on the left what is compared with, on the right what is compared. Below,
-//! where it is known, what each row cost: processor seconds for 10⁹ bytes, of the process, of its parts that are
-//! the cache's reclaim and its other threads, and of the kernel's own threads; the share of hits; the bytes read from the device for each byte; and how long a read took, in microseconds. Streams have a line for each interval, a second if nothing else was said.
+//! One line for each ratio: the baseline on the left, the contestant on the right. Below, where it is known, the
+//! cost of each row: processor seconds for 10⁹ bytes, of the process, of the cache's reclaim and its other threads,
+//! and of the kernel's own threads; the share of hits; the bytes read from the device for each byte; and the
+//! latency of a read in microseconds. Streams have a line for each interval, by default a second.
 
 use std::fmt;
 
@@ -93,7 +94,7 @@ impl RatioReport {
 }
 
 impl Report {
-    /// How many samples of what.
+    /// The number and kind of samples.
     pub(crate) fn samples(&self) -> String {
         let settings = &self.settings;
         let mut text = format!("{} samples", settings.samples);

@@ -3,7 +3,8 @@
 use std::io;
 use std::thread;
 
-/// Works on each of some things on a thread of its own, or here if it is alone; what all gave, in their order.
+/// Works on each item on a separate thread, or here if there is only one; returns the results in
+/// order.
 pub(crate) fn on_threads<S: Send, T: Send>(
     things: impl IntoIterator<Item = S>,
     work: impl Fn(usize, S) -> io::Result<T> + Sync,

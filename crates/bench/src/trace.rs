@@ -1,5 +1,5 @@
-//! Which pages are read: zipf by rank, scattered over the file; scans; loops; what databases, web caches and builds read;
-//! and traces that are given.
+//! Page traces: zipf by rank, scattered over the file; scans; loops; access patterns of databases, web caches and
+//! builds; and traces from files.
 //!
 //! # Model
 //!
@@ -7,16 +7,16 @@
 //! databases*, SIGMOD 1994). Ranks are given to pages by a random order, so that popular pages are
 //! not neighbours. The same seed gives the same trace, in whatever process.
 //!
-//! A trace that is given is a text with an access a line: the number of a page, or that of the first page and how many are
-//! read from there on. What follows a `#` is a comment, and an empty line is no access. Only which pages are the same
-//! matters, so they are numbered anew.
+//! A trace file is a text with an access in each line: the number of a page, or that of the first page and the
+//! number of pages. A `#` starts a comment, and an empty line is no access. Only the identity of pages matters, so
+//! they are renumbered.
 
 use std::collections::HashMap;
 use std::io::BufRead;
 
 use crate::place::Random;
 
-/// Skew of the popularity; 0.99 is what the usual benchmarks of stores take.
+/// Skew of the popularity; 0.99 is usual in benchmarks of stores.
 const THETA: f64 = 0.99;
 
 /// Ranks with a popularity of 1/r^θ.
@@ -30,7 +30,7 @@ pub(crate) struct Zipf {
 }
 
 impl Zipf {
-    /// Over so many pages, at least two.
+    /// Over `pages` pages, at least two.
     pub(crate) fn new(pages: u32, random: &mut Random) -> Self {
         let zeta: f64 = (1..=pages).map(|rank| f64::from(rank).powf(-THETA)).sum();
         let two = 1.0 + 0.5_f64.powf(THETA);
@@ -122,7 +122,7 @@ pub(crate) fn database(pages: u32, len: usize, seed: u64) -> Vec<u32> {
 
 /// A web cache: objects of one to eight pages, zipf by object, of which ever others become popular. So many pages in all.
 pub(crate) fn web(pages: u32, len: usize, seed: u64) -> Vec<u32> {
-    /// An object in so many requests changes its place with another.
+    /// One object in this many requests changes its place with another.
     const SHIFT: usize = 500;
     const MOST_PAGES: u32 = 8;
     let mut random = Random(seed);

@@ -12,7 +12,7 @@ use crate::names::Make;
 use crate::settings::Settings;
 use crate::threads::on_threads;
 
-/// How many trees there are, one for each thread, and of what size.
+/// The number of trees, one for each thread, and their size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trees {
     pub(crate) threads: usize,
@@ -67,7 +67,7 @@ impl Trees {
         })
     }
 
-    /// Calls `stat` with the path of each file of a tree, so many times over.
+    /// Calls `stat` with the path of each file of a tree, `laps` times over.
     fn walk(
         self,
         laps: usize,
@@ -86,7 +86,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Walks all trees, each by its thread, so many times over.
+    /// Walks all trees, each by its thread, `laps` times over.
     pub(crate) fn walk_all<F>(self, users: &mut [F], laps: usize) -> io::Result<()>
     where
         F: FnMut(&FilePath) -> io::Result<()> + Send,

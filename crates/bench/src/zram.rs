@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A new device is asked of the kernel for each use, so that one that somebody has is never
-//! touched. Its content is random and so takes as much memory as it has bytes.
+//! The kernel makes a new device for each use, so devices of other users are never touched. Its
+//! content is random and does not compress.
 
 use foliocache_sys::Errno;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::guard::{Guard, Thing, run};
 
 const CONTROL: &str = "/sys/class/zram-control";
 
-/// Makes a device of so many bytes with an ext4 in it and mounts that at `point`, which exists.
+/// Makes a device of `size` bytes with an ext4 in it and mounts that at `point`, which exists.
 ///
 /// # Errors
 /// Not root, no zram, no `mkfs.ext4`: the reason, in words.
@@ -28,7 +28,8 @@ pub(crate) fn mount(guard: &Guard, point: &Path, size: u64) -> Result<(), BenchE
         guard.of(&Thing::Zram(number))?;
         fs::write(settings(number).join("disksize"), size.to_string())?;
         let device = format!("/dev/zram{number}");
-        // Its tables at once: a kernel thread that fills them in later would be measured, too.
+        // Builds its tables at once: otherwise a kernel thread would fill them in during the
+        // measurement.
         let tables = "lazy_itable_init=0,lazy_journal_init=0";
         let options = ["-q", "-F", "-m", "0", "-E", tables, &device];
         run(Command::new("mkfs.ext4").args(options))?;
@@ -37,7 +38,7 @@ pub(crate) fn mount(guard: &Guard, point: &Path, size: u64) -> Result<(), BenchE
     })
 }
 
-/// Bytes that memory can take now without taking them from anybody.
+/// Bytes of memory that can be taken without reclaim from other users.
 pub(crate) fn available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text
@@ -47,7 +48,7 @@ pub(crate) fn available() -> u64 {
     number.unwrap_or(0) << 10
 }
 
-/// Gives a device back, with what is in it.
+/// Removes a device with its content.
 pub(crate) fn remove(number: u32) -> io::Result<()> {
     match fs::write(settings(number).join("reset"), "1") {
         Err(error) if error.raw_os_error() == Some(Errno::ENOENT.raw()) => return Ok(()),

@@ -6,10 +6,9 @@
 //!  round 1: mount A, mount B, mount C    round 2: B, C, A    …    medians, and ratios to A
 //! ```
 //!
-//! Every mount shows the same directory, and all are up before this starts; `compare_mounts.sh`
-//! beside this file mounts and calls. The first pass over each warms it and is not counted. A
-//! ratio is taken within a round, so what disturbs the machine for longer than a round disturbs
-//! both sides of it.
+//! Every mount shows the same directory and runs before this starts; `compare_mounts.sh` beside
+//! this file mounts them and calls it. The first pass over each mount warms it and is not counted.
+//! A ratio compares both sides within one round, so a disturbance longer than a round affects both.
 
 use clap::Parser;
 use std::fs::{self, File, OpenOptions};
@@ -54,7 +53,7 @@ struct Arguments {
     /// Write instead, with fsync at the end; one writer.
     #[arg(long)]
     write: bool,
-    /// Leave fsync out of what a write takes.
+    /// Leave fsync out of the measured writes.
     #[arg(long)]
     no_fsync: bool,
     /// Before each pass have the kernel drop the mount's own pages of the file.
@@ -85,7 +84,7 @@ fn place(text: &str) -> Result<Place, String> {
     })
 }
 
-/// What one place did in one round.
+/// The measurement of one place in one round.
 struct Sample {
     mib_per_second: f64,
     cpu_seconds_per_gib: f64,
@@ -95,7 +94,7 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody may be listening.
+            // Standard error may be closed.
             let _ = writeln!(io::stderr(), "compare_mounts: {error}");
             ExitCode::FAILURE
         }
@@ -179,7 +178,7 @@ fn drop_pages(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Seconds of processor that this process and the one that serves took until now.
+/// Processor seconds of this process and of the serving one so far.
 fn cpu_seconds(server: Option<u32>) -> io::Result<f64> {
     let mut ticks = 0.0;
     let own = Some("self".to_owned());
@@ -240,7 +239,7 @@ fn read_pass(path: &Path, direct: bool, arguments: &Arguments) -> io::Result<Dur
     })
 }
 
-/// Reads from `first` to the end and then what is before it.
+/// Reads from `first` to the end, and then the part before it.
 fn read_whole(file: &File, first: u64, size: u64, buffer: &mut [u8]) -> io::Result<()> {
     for (mut pos, end) in [(first, size), (0, first)] {
         while pos < end {

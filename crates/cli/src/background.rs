@@ -1,4 +1,4 @@
-//! Goes to the background, and tells other processes that the mount serves.
+//! Goes to the background, and notifies other processes once the mount serves.
 //!
 //! # Model
 //!
@@ -18,12 +18,12 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::process::ExitCode;
 
-/// The byte that tells the starter that the mount serves. Other values are exit codes.
+/// The byte that reports to the starter that the mount serves. Other values are exit codes.
 const SERVES: u8 = 0;
 
-/// Which process goes on, and with what.
+/// The process that continues, and its data.
 pub(crate) enum Side {
-    /// The one that was called; this came of it.
+    /// The process that was called, with the mount's outcome.
     Starter(Outcome),
     /// The one that is to mount.
     Mounting(Waiting),
@@ -74,7 +74,7 @@ pub(crate) fn begin(background: bool, ready_fd: Option<i32>) -> Result<Side, Str
     }
 }
 
-/// Waits for what the other process tells.
+/// Waits for the other process's report.
 fn wait(mut reader: PipeReader) -> Outcome {
     let mut told = [SERVES];
     match reader.read_exact(&mut told) {

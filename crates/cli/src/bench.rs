@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often the bar moves though nothing is done yet. A thread of it wakes up so seldom that it
-/// does not show in what is measured.
+/// How often the bar moves without progress. Its thread wakes up so seldom that it does not affect
+/// the measurement.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Arguments of `foliocache bench`.
@@ -36,7 +36,7 @@ pub(crate) struct BenchArguments {
     /// Print a section of a Markdown document for each case instead of a table.
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
-    /// Put each section into this document, in place of the one that it has of the case or at the end.
+    /// Put each section into this document, in place of the case's old section or at the end.
     #[arg(long, value_name = "FILE", requires = "markdown")]
     output: Option<PathBuf>,
     /// Number of threads, in the cases that use several.
@@ -94,8 +94,8 @@ impl BenchArguments {
         ]
     }
 
-    /// The case's settings with what was said; or what makes no sense, in words. Of all cases, each takes what it has a
-    /// use for.
+    /// The case's settings with the options applied, or why an option makes no sense. With several cases, each
+    /// takes the options that apply to it.
     fn settings(&self, case: &Case) -> Result<Settings, String> {
         let uses = case.uses;
         let useless = |(_, given, used): &&(&str, bool, bool)| *given && !used;
@@ -126,7 +126,7 @@ impl BenchArguments {
         Ok(settings)
     }
 
-    /// Shows what a case found.
+    /// Prints the results of a case.
     fn show(&self, report: &Report) -> io::Result<()> {
         if let Some(path) = &self.output {
             return put_into(path, report);
@@ -156,7 +156,7 @@ pub(crate) fn help(arguments: &HelperArguments) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The exit status of an error, and what it says.
+/// The exit status of an error, and its message.
 fn failure(error: BenchError) -> (u8, String) {
     let exit = match error {
         BenchError::UnknownCase { .. } | BenchError::Setting(_) | BenchError::Refused(_) => {
@@ -167,7 +167,7 @@ fn failure(error: BenchError) -> (u8, String) {
     (exit, error.to_string())
 }
 
-/// Runs the cases and prints what they found, or lists all.
+/// Runs the cases and prints their results, or lists all.
 pub(crate) fn run(arguments: &BenchArguments) -> Outcome {
     let named = arguments.cases.iter().map(|name| find(name));
     let chosen: Result<Vec<&Case>, _> = match arguments.all {

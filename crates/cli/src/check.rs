@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! Everything is looked at before anything is changed, with one exception: a mount point that an
-//! earlier foliocache left behind when it was killed cannot be used or even looked at, so it is
-//! explained and taken away.
+//! Everything is checked before anything is changed, with one exception: a mount point that a
+//! killed foliocache left behind can be neither used nor examined, so it is explained and
+//! unmounted.
 
 use crate::log::say;
 use foliocache_sys::Errno;
@@ -99,7 +99,7 @@ fn clear_stale(mount_point: &Path) -> Result<(), String> {
     loop {
         let stale = match mounts::mount_at(mount_point) {
             Ok(Some(mount)) if mount.fs_type == FS_TYPE => mount,
-            // Not ours: whoever looks at it next says so.
+            // Not ours: its next user reports the error.
             _ => return Ok(()),
         };
         if !mounts::is_abandoned(mount_point) {

@@ -8,16 +8,16 @@
 //!     ◀───────────────────────────────────────────────────────── one line of JSON: an answer
 //! ```
 //!
-//! The socket lies in `/run/foliocache` for root and in `$XDG_RUNTIME_DIR/foliocache` for other users, a directory that
-//! only its user can enter. Its name is the mount's device number, which no two mounts have at a time. It is bound under a
-//! name of its own and renamed when it listens: so a socket that refuses a connection is a killed process's. It stays
-//! as long as the dead mount, and is removed by the next mount that starts.
+//! The socket lies in `/run/foliocache` for root and in `$XDG_RUNTIME_DIR/foliocache` for other users, a directory
+//! that only its user can enter. Its name is the mount's device number, which no two mounts share at a time. It is
+//! bound under a temporary name and renamed once it listens, so a socket that refuses a connection belongs to a
+//! killed process. It stays as long as the dead mount, and the next mount that starts removes it.
 //!
 //! Neither side touches the mount, whose source may hang.
 //!
 //! # Locking
 //!
-//! None. A connection has a thread of its own, at most [`MAX_CONNECTIONS`] at a time.
+//! None. Each connection has its thread, at most [`MAX_CONNECTIONS`] at a time.
 
 use crate::figures::Asked;
 use crate::log::say;
@@ -97,7 +97,7 @@ pub(crate) fn set(arguments: &SetArguments) -> Outcome {
         let line = format!("{}: only memory=SIZE can be set", arguments.setting);
         return Err((BAD_INPUT, line));
     };
-    // As text: a percentage is of what the mount's process may use.
+    // As text: a percentage refers to the memory that the mount's process may use.
     let answer = ask(&arguments.mount_point, &json!({"memory": size}))?;
     show_answer(&answer)
 }
@@ -105,7 +105,7 @@ pub(crate) fn set(arguments: &SetArguments) -> Outcome {
 /// Prints an answer on standard output. A closed output is no error.
 fn show_answer(answer: &Value) -> Outcome {
     let text = match answer {
-        // Names of files may hold what a terminal obeys. JSON escapes it.
+        // File names may contain terminal escapes. JSON escapes them.
         Value::String(text) => text.replace(|c: char| c.is_control() && c != '\n', "?"),
         other => format!("{other:#}"),
     };
@@ -219,7 +219,7 @@ impl Control {
     /// Answers from now on.
     ///
     /// # Errors
-    /// Why it cannot; the mount works all the same.
+    /// Why it cannot; the mount works without it.
     pub(crate) fn start(asked: &Arc<Asked>) -> Result<Control, String> {
         let point = &asked.facts.mount_point;
         let mounted = mounts::mount_at(point).map_err(|errno| errno.to_string())?;
@@ -250,7 +250,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// Binds a socket, in place of what has the name.
+    /// Binds a socket, and replaces a file of that name.
     fn at(path: PathBuf) -> io::Result<(UnixListener, Bound)> {
         let starting = path.with_file_name(format!("starting-{}.sock", std::process::id()));
         // Of a killed process that had the same number.
@@ -294,7 +294,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
 
 /// Removes the sockets of killed processes: nothing listens there, and their mounts are gone.
 ///
-/// While the mount is there, its socket tells `status` that the process has ended.
+/// While the mount exists, its socket shows `status` that the process has ended.
 fn remove_stale(directory: &Path) {
     let Ok(mounted) = mounts::mounts() else {
         return;
@@ -325,7 +325,7 @@ fn serve(listener: &UnixListener, asked: &Arc<Asked>) {
         };
         let busy = Busy::new(&connections);
         let asked = Arc::clone(asked);
-        // Without a thread the client is told by the end of the connection.
+        // Without a thread the connection is closed, which tells the client.
         let _ = thread::Builder::new()
             .name("control-answer".to_owned())
             .spawn(move || {
@@ -399,7 +399,7 @@ fn respond(line: &str, asked: &Asked) -> Result<Value, (u8, String)> {
     set_memory(asked, &bound).map(Value::from).map_err(failed)
 }
 
-/// Changes the bound; returns what came of it so far.
+/// Changes the bound; returns the progress so far.
 fn set_memory(asked: &Asked, bound: &memory::Bound) -> Result<String, String> {
     let bytes = bound.bytes;
     let before = asked.snapshot()?.cache.pressure.configured_bytes;
@@ -442,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_sockets_that_nobody_listens_at_are_removed() {
+    fn only_sockets_without_a_listener_are_removed() {
         let temp = tempfile::tempdir().unwrap();
         let at = |name: &str| temp.path().join(name);
         drop(UnixListener::bind(at("mount-0-1.sock")).unwrap());

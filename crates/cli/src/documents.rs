@@ -36,7 +36,7 @@ pub(crate) fn completions(arguments: &CompletionsArguments) -> Outcome {
     print(&script)
 }
 
-/// The command without what its help does not show, which the shells would be told of.
+/// The command without its hidden parts, which shells would otherwise complete.
 fn visible(command: &Command) -> Command {
     let arguments = command
         .get_arguments()
@@ -75,7 +75,7 @@ fn print(text: &[u8]) -> Outcome {
     let mut out = io::stdout();
     match out.write_all(text).and_then(|()| out.flush()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // The reader has what it wants.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) => Err((FAILED, format!("cannot print it: {error}"))),
     }

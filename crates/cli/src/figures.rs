@@ -25,7 +25,7 @@ pub(crate) struct Facts {
     pub(crate) since: Instant,
 }
 
-/// A mount, to be asked for its figures.
+/// A mount whose figures are requested.
 pub(crate) struct Asked {
     pub(crate) facts: Facts,
     pub(crate) cache: Cache,
@@ -258,7 +258,7 @@ mod tests {
                 "{field} is not explained"
             );
         }
-        // And nothing is explained that there is not.
+        // The page explains no figure that does not exist.
         for row in page.lines().filter_map(|line| line.strip_prefix("| `")) {
             let (name, _) = row.split_once('`').unwrap();
             let is_field = fields.contains_key(name);

@@ -32,7 +32,8 @@ static LIVE_LINE: OnceLock<ProgressBar> = OnceLock::new();
 struct LogFile {
     path: PathBuf,
     file: Mutex<File>,
-    /// Standard error is the file, too. `Relaxed`: set before any thread is started that could write to it.
+    /// Standard error is the log file too. `Relaxed`: set before any thread starts that could write
+    /// to it.
     is_standard_error: AtomicBool,
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn start(verbose: u8, path: Option<&Path>) -> Result<(), String> {
         });
     }
     let level = match verbose {
-        // A reader who saw a failure also sees the recovery.
+        // A reader of a failure also sees the recovery.
         0 => "warn,foliocache::recovery=info",
         1 => "info",
         2 => "debug",

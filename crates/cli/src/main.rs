@@ -1,7 +1,7 @@
 //! The foliocache command.
 //!
-//! Exit status: 0 if all went well, 1 if the work failed, 2 for bad input, and for `mount` 3 if programs were cut off and 4 if
-//! data was lost. mount(8) calls the command, too: see `options`.
+//! Exit status: 0 on success, 1 on failure, 2 for bad input, and for `mount` 3 if programs were cut off and 4 if
+//! data was lost. mount(8) calls the command too: see `options`.
 #![deny(unsafe_code)]
 
 mod background;
@@ -47,11 +47,11 @@ struct Arguments {
 enum Command {
     /// Mount a directory through a cache of bounded memory.
     Mount(mount::MountArguments),
-    /// Show what a mount does.
+    /// Show the activity of a mount.
     Status(control::StatusArguments),
     /// Change the memory bound of a mount that goes on.
     Set(control::SetArguments),
-    /// Write back what programs stored into mappings; `mount` runs it when it ends.
+    /// Write back stores of programs into mappings; `mount` runs it when it ends.
     #[command(hide = true)]
     WriteBackMapped(mappings::WriteBackArguments),
     /// Measure the cache against the kernel's, in turns.

@@ -5,7 +5,7 @@ use foliocache::{MIN_MEMORY, MemorySize};
 use foliocache_sys::memory::total_memory;
 use foliocache_sys::pressure::{Level, LevelKind, Monitor};
 
-/// A bound, and what to say of it besides its size.
+/// A bound, and remarks on it besides its size.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
     pub(crate) bytes: u64,
@@ -13,7 +13,8 @@ pub(crate) struct Bound {
     pub(crate) of: String,
 }
 
-/// The bound that `text` asks for: a size, or a part of what the process may use. `what` names it in errors.
+/// The bound in `text`: a size, or a fraction of the memory that the process may use. `what` names
+/// it in errors.
 ///
 /// # Errors
 /// The line to show.
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_say_what_they_are_taken_of() {
+    fn a_fraction_names_the_memory_that_it_is_taken_of() {
         let machine = of(LevelKind::Machine, 8 << 30);
         let bound = part("--memory", "25%", "25", machine).unwrap();
         assert!(bound.bytes.abs_diff(2 << 30) < 100, "{bound:?}");

@@ -78,7 +78,8 @@ pub(crate) struct MountArguments {
     /// Refuse every change. A read-only SOURCE is always mounted read-only.
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Mount SOURCE even if another foliocache mount or program has it open. Each may undo what is durable through the other.
+    /// Mount SOURCE even if another foliocache mount or program has it open. Each may undo changes
+    /// that are durable through the other.
     #[arg(long)]
     pub(crate) force: bool,
     /// Leave out mounts below SOURCE: the directories and files that they cover are shown instead. Takes
@@ -88,7 +89,8 @@ pub(crate) struct MountArguments {
     /// Give other users access, as far as the files' permissions allow it.
     #[arg(long)]
     pub(crate) allow_other: bool,
-    /// Log slow I/O, waits of writers and short memory besides failures; twice for still more. Turns the live line off.
+    /// Log slow I/O, waits of writers and short memory besides failures; twice for more. Turns the
+    /// live line off.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// File data that the kernel's own cache keeps, on top of --memory.
@@ -244,7 +246,7 @@ fn check_log_file(arguments: &MountArguments) -> Result<(), String> {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // Places that are not there have errors of their own.
+    // Places that do not exist have distinct errors.
     let Ok(folder) = folder.canonicalize() else {
         return Ok(());
     };

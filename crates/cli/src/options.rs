@@ -162,7 +162,7 @@ fn umask(text: &str) -> Result<u16, String> {
 /// Parses the command line of this process.
 ///
 /// # Errors
-/// The error of clap or of an option. Help and version are errors, too.
+/// The error of clap or of an option. Help and version are errors too.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Arguments, clap::Error> {
     let refused = |line: String| clap::Error::raw(ErrorKind::ValueValidation, format!("{line}\n"));
     let mut words = as_mount_command(words).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! Writing back and ending, and the list of what was lost.
+//! Writing back, ending, and the list of lost data.
 //!
 //! # Model
 //!
@@ -8,9 +8,9 @@
 //!      ──▶ writing back: programs that are left are cut off, all dirty files ──▶ the list
 //! ```
 //!
-//! The work is done by a thread of its own, because a medium that does not answer may block it for
-//! ever. Meanwhile the main thread listens for signals. A second signal gives up, and so does a source that takes nothing for the stop
-//! timeout: the main thread lists what is not in the source, file by file, and ends the process.
+//! A separate thread does the work, because a medium that does not answer may block it for ever. Meanwhile the main
+//! thread listens for signals. After a second signal, or when the source takes no data for the stop timeout, the
+//! main thread lists the files that are not in the source, and ends the process.
 //!
 //! A source that is slow is waited for, however long it takes: giving up would lose data. It is slow and not dead while the
 //! bytes written grow or those not durable shrink.
@@ -36,13 +36,13 @@ const PROGRESS: Duration = Duration::from_secs(3);
 /// How often the end of the mount is looked for.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Between two attempts to write what could not be written.
+/// The pause between two attempts to write failed data.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Least time in which a source must take something.
 const LEAST_QUIET: Duration = Duration::from_secs(5);
 
-/// Least time for what follows the stop timeout.
+/// Least time for the steps after the stop timeout.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// The result.
@@ -278,7 +278,7 @@ fn write_back_and_unmount(
         let taken_over = helper.take_over(&mount, TAKE_OVER);
         outcome.errors.extend(taken_over.err());
     }
-    // The other process was a user of the mount, too. It has ended.
+    // The other process used the mount too. It has ended.
     if !is_ended_within(&mount, INTERVAL / 2) {
         outcome.cut_off = true;
         // These stores would have come when the last program closed its files.

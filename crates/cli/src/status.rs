@@ -16,7 +16,7 @@ pub(crate) struct StatusLine {
     bar: ProgressBar,
     /// When the line was drawn, and the figures of then.
     last: (Instant, FuseStats),
-    /// When the figures were asked for, and those of then.
+    /// When figures were last requested, and their values.
     asked: (Instant, FuseStats),
 }
 

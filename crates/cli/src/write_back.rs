@@ -32,7 +32,7 @@ impl WriteBack {
         self.go_on(mounted);
     }
 
-    /// Begins a round that was asked for during another one.
+    /// Starts the round that was requested during the previous one.
     pub(crate) fn go_on(&mut self, mounted: &Mounted) {
         let busy = self
             .thread
@@ -53,7 +53,7 @@ impl WriteBack {
     }
 }
 
-/// Does it; returns the line that tells how it went.
+/// Writes back; returns a line about the result.
 fn write_back(mount: &RwLock<Mount>, cache: &Cache) -> String {
     let begun = Instant::now();
     let written = || cache.stats().map_or(0, |stats| stats.files.written_bytes);

@@ -8,8 +8,8 @@
 //!   drop:               release the context
 //! ```
 //!
-//! The primary context is the one that the CUDA runtime and its libraries use. Memory is registered for all contexts
-//! of the process. The library stays open: the driver has threads of its own.
+//! The primary context is the one that the CUDA runtime and its libraries use. Memory is registered for all
+//! contexts of the process. The library stays open, because the driver has its own threads.
 //!
 //! # Invariants
 //!
@@ -52,9 +52,9 @@ mod number {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// The driver's library, or a function of it, is not there. With what the dynamic loader says.
+    /// The driver's library, or a function of it, is missing. With the dynamic loader's message.
     NoDriver(String),
-    /// There is no such device.
+    /// The device does not exist.
     NoDevice {
         /// The number of the device.
         device: i32,
@@ -274,8 +274,8 @@ impl Registration {
     /// Registers ranges of memory. After an error some of them may be registered. Blocks in the driver.
     ///
     /// # Safety
-    /// The memory stays as it is until [`Registration::end`] returns `Ok`: mapped, and in use for nothing else. No
-    /// reference to it is made while a device may write to it.
+    /// Until [`Registration::end`] returns `Ok` the memory stays mapped and is not reused. There is no reference to
+    /// it while a device may write to it.
     pub(crate) unsafe fn register(
         &mut self,
         ranges: impl Iterator<Item = (*mut u8, usize)>,

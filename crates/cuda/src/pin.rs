@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The driver has memory only while it is pinned: it is unregistered before the pin is dropped, and where that fails the pin
-//! is never dropped.
+//! Memory is registered with the driver only while it is pinned: it is unregistered before the pin is dropped, and
+//! if that fails the pin is never dropped.
 #![allow(unsafe_code)]
 
 use foliocache::{Errno, FolioPin};
@@ -59,7 +59,7 @@ pub enum Cause {
     /// The pin is a short-term one, which others wait for, and the end of a registration is not known.
     #[error("the pin is short-term, and others would wait for it: pin with PinMode::long_term")]
     ShortTerm,
-    /// The driver is not there, has no such device, or refused.
+    /// The driver is missing, lacks the device, or refused.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// This is a forked child, and the pin is its parent's.
@@ -101,7 +101,8 @@ pub fn register(pin: FolioPin, device: i32) -> Result<CudaPin, Error> {
 /// As [`register`].
 ///
 /// # Safety
-/// The library's functions that have names of `cuda.h` (11.0 and later) have its types and do what its documentation says.
+/// The library's functions with names of `cuda.h` (11.0 and later) have its types and behave as its
+/// documentation says.
 pub unsafe fn register_with(library: &CStr, pin: FolioPin, device: i32) -> Result<CudaPin, Error> {
     let range = pin.range();
     let file = pin.file();

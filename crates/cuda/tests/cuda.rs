@@ -22,7 +22,7 @@ use tempfile::TempDir;
 const MIB: usize = 1 << 20;
 const LEN: usize = 5 * MIB;
 const LONG: PinMode = PinMode::WRITE.long_term();
-/// What `fake_cuda.c` adds.
+/// The offset that `fake_cuda.c` adds.
 const DEVICE_ADDRS: u64 = 1 << 48;
 
 /// A call of the fake driver, and whether the file was pinned at that time.
@@ -37,10 +37,10 @@ struct Call {
 /// A call's name, its number among those of the name, from 0, and the error that it returns.
 type Failure = (&'static str, usize, c_int);
 
-/// A failure, what the error says, its number, and the calls that were made.
+/// A failure, the error's text, its number, and the calls that were made.
 type Case<'a> = (Failure, &'a str, Errno, &'a [&'a str]);
 
-/// What the fake driver of this thread is used for.
+/// The behaviour of this thread's fake driver.
 #[derive(Default)]
 struct Script {
     calls: Vec<Call>,
@@ -69,7 +69,7 @@ extern "C" fn hook(name: *const c_char, addr: *const c_void, len: usize) -> c_in
     })
 }
 
-/// A driver that does nothing but tell.
+/// A driver that only records its calls.
 struct Fake {
     library: CString,
     _dir: TempDir,
@@ -93,7 +93,7 @@ impl Fake {
         assert!(compiled.status.success(), "{said}");
         let library = CString::new(library.to_str().unwrap()).unwrap();
         let variable = function(open(&library), c"fake_hook").cast();
-        // SAFETY: it has this type, and nobody uses it yet.
+        // SAFETY: it has this type, and is not in use yet.
         unsafe { *variable = hook as extern "C" fn(_, _, _) -> _ };
         Some(Fake { library, _dir: dir })
     }
@@ -186,7 +186,7 @@ fn parts_are_registered_once_and_unregistered_before_the_pin_ends() {
     }
     expected.push(call("cuCtxPopCurrent", 0, 0));
     let mut release = call("cuDevicePrimaryCtxRelease", 0, 0);
-    // The memory is nobody's by now.
+    // The memory has been freed by now.
     release.pinned = false;
     expected.push(release);
     assert_eq!(calls(), expected);
@@ -347,7 +347,7 @@ fn write_by_device(library: &CStr, gpu: &CudaPin, byte: u8) {
     call!(c"cuDevicePrimaryCtxRelease_v2"(device => c_int));
 }
 
-/// What a device writes is in the file, and in its source after a sync.
+/// A device's writes are in the file, and in its source after a sync.
 fn a_device_writes(disk: &Disk, file: &File, library: &CStr, gpu: CudaPin) {
     assert_eq!(gpu.parts().map(|part| part.len).sum::<usize>(), LEN);
     write_by_device(library, &gpu, b'g');
@@ -371,7 +371,7 @@ fn bytes_written_by_a_gpu_are_in_the_file() {
     SCRIPT.take();
 }
 
-/// The same with the driver of this machine, or its absence is told.
+/// The same with this machine's driver; without one the test says so.
 #[test]
 fn a_real_gpu_writes_into_the_file_or_its_absence_is_reported() {
     const LIBRARY: &CStr = c"libcuda.so.1";
@@ -420,10 +420,11 @@ fn registered_and_forked() {
     let gpu = fake.register(&file).unwrap();
     let other = file.pin(.., LONG).unwrap();
     let before = calls();
-    // SAFETY: the child allocates (which glibc allows), touches what is under test, and leaves by `_exit`.
+    // SAFETY: the child allocates (which glibc allows), accesses the memory under test, and leaves
+    // by `_exit`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // A child that hangs is a failure, too.
+        // A child that hangs is a failure too.
         // SAFETY: always allowed.
         unsafe { libc::alarm(30) };
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -16,8 +16,9 @@
 //! - **Append.** Tasks hand their records to one task, which takes all that are there as a *group*, appends them in one run
 //!   and makes the file durable once for all of them. Only then do the appends return. While it waits for the disk the next
 //!   group gathers.
-//! - **Recovery.** Records are read until one is cut off or its checksum is wrong. No append of what follows has returned,
-//!   since a group is durable as a whole before its appends return. It is cut off, so that new records follow good ones.
+//! - **Recovery.** Records are read until one is torn or its checksum is wrong. No later append has returned,
+//!   because a group becomes durable as a whole before its appends return. The bad record is cut off, so that new
+//!   records follow good ones.
 //! - **Errors.** After a failed sync it is not known which records are durable. The log takes no more records; it is opened again.
 
 use foliocache::{AsyncDirectory, AsyncFile, Cache};
@@ -53,7 +54,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens the log `name`, or makes it; returns what it holds, in order.
+    /// Opens or makes the log `name`; returns its records, in order.
     ///
     /// # Errors
     /// Those of the directory.
@@ -72,7 +73,7 @@ impl Log {
         if end < file.len() {
             file.run(move |file| file.set_len(end)).await?;
         }
-        // The name, too, and the new length, before a record counts on them.
+        // The name and the new length must be durable before a record relies on them.
         file.sync_all().await?;
         let (records, queue) = mpsc::channel(GROUP);
         tokio::spawn(commit(file, queue));
@@ -145,7 +146,7 @@ async fn recover(file: &AsyncFile) -> io::Result<(Vec<Vec<u8>>, u64)> {
     }
 }
 
-/// The next record, or `None` for what is none.
+/// The next record, or `None` at a torn one.
 async fn next_record(reader: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Option<Vec<u8>>> {
     let len = reader.read_u32_le().await? as usize;
     let expected = reader.read_u32_le().await?;
@@ -226,7 +227,7 @@ pub(crate) fn kill_and_recover(
         let output = process.stdout.take().ok_or("no output")?;
         let mut nr_safe = 0;
         for line in BufReader::new(output).lines() {
-            // What it had printed before it was killed is read to the end.
+            // The output that it printed before it was killed is read to the end.
             if let Some(record) = line?.strip_suffix(' ') {
                 let record = record.rsplit(' ').next().unwrap_or(record);
                 safe.insert(record.to_owned());

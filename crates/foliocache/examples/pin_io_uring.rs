@@ -1,4 +1,4 @@
-//! Copies a file into a directory of the cache by a ring of its own, straight into pinned folios.
+//! Copies a file into a directory of the cache through its own ring, straight into pinned folios.
 //!
 //! ```text
 //! pin_io_uring SOURCE DIRECTORY
@@ -30,7 +30,7 @@ const STEP: u64 = 8 << 20;
 /// Of a request.
 const CHUNK: usize = 256 << 10;
 
-/// What direct I/O is aligned to.
+/// The alignment of direct I/O.
 const BLOCK: u64 = 4096;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,9 +1,9 @@
 //! A sorted table four times as large as the memory, searched through a mapping: this cache's beside the kernel's.
 //!
-//! The table has records of 64 bytes: a key, and what belongs to it. Each search is a binary search for a key that
-//! is there, chosen at random, through one plain slice over the whole file. Printed are the searches a second, the times of single
-//! searches, and the most memory that the process had, as its memory cgroup says. The kernel's contestants are in a
-//! cgroup (version 1) that may have as much as the cache; that needs root.
+//! The table has records of 64 bytes: a key and its value. Each search is a binary search for a random existing
+//! key, through one plain slice over the whole file. The output has the searches per second, the times of single
+//! searches, and the peak memory of the process, from its memory cgroup. The kernel's contestants are in a cgroup
+//! (version 1) with as much memory as the cache; that needs root.
 //!
 //! ```text
 //! sorted_table DIRECTORY [MEMORY [SECONDS [THREADS]]]
@@ -14,7 +14,7 @@
 //!
 //! # Safety
 //!
-//! Nobody changes the table while it is searched. Mappings live as long as the slices.
+//! The table does not change while it is searched. Mappings live as long as the slices.
 #![allow(unsafe_code)]
 
 use foliocache::{Advice, Cache, MapAccess, MappingFaults, MemorySize};
@@ -36,7 +36,7 @@ const CONTESTANTS: [&str; 6] = [
 ];
 const CGROUPS: &str = "/sys/fs/cgroup/memory";
 
-/// What the table holds: ascending, with gaps.
+/// The keys of the table: ascending, with gaps.
 fn key(index: u64) -> u64 {
     index * 1000 + index.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1000
 }

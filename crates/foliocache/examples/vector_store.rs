@@ -1,4 +1,4 @@
-//! A store of vectors in one file, larger than the memory: which of so many candidates are nearest to a query.
+//! A store of vectors in one file, larger than the memory: finds the candidates nearest to a query.
 //!
 //! An index (a graph, an inverted file; here, chance) names the candidates of each query, and their vectors are
 //! fetched in one batch. Beside it the same fetches one by one. Printed are the queries a second.
@@ -29,7 +29,7 @@ struct Store {
 
 impl Store {
     fn new(file: File) -> Result<Self, foliocache::Error> {
-        // What is beside a candidate is none.
+        // The neighbours of a candidate are no candidates.
         file.advise(Advice::Random, ..)?;
         Ok(Self {
             vectors: file.len() / DIMENSIONS as u64,

@@ -1,7 +1,7 @@
 //! How long single writes take while several threads write steadily, more than the store takes.
 //!
-//! Each thread overwrites a file of its own, chunk after chunk, and starts again at its end. Printed
-//! are the bytes a second, the times of the calls of write, and what the cache says about the waits.
+//! Each thread overwrites its file, chunk after chunk, and starts again at the end. The output has
+//! the bytes per second, the times of the write calls, and the cache's figures about the waits.
 //!
 //! ```text
 //! write_stalls DIRECTORY [SECONDS [THREADS [MEMORY [CHUNK [FILE]]]]]

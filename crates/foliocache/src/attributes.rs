@@ -30,7 +30,7 @@ impl Permissions {
         self.0 & 0o222 == 0
     }
 
-    /// Takes the right to write from everybody, or gives it to everybody.
+    /// Removes write permission for all, or grants it to all.
     pub fn set_readonly(&mut self, readonly: bool) {
         match readonly {
             true => self.0 &= !0o222,

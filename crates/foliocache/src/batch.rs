@@ -63,7 +63,7 @@ impl File {
         self.read_request_with(buf, pos, IoOptions::new())
     }
 
-    /// As [`File::read_request`], in the way that `options` say.
+    /// As [`File::read_request`], with `options`.
     #[inline]
     pub fn read_request_with<'a>(
         &'a self,
@@ -127,7 +127,7 @@ impl AsyncFile {
         self.read_request_with(buf, pos, IoOptions::new())
     }
 
-    /// As [`AsyncFile::read_request`], in the way that `options` say.
+    /// As [`AsyncFile::read_request`], with `options`.
     #[inline]
     pub fn read_request_with<'a>(
         &'a self,

@@ -58,8 +58,8 @@ impl CacheBuilder {
     /// The share of the memory for pages (the bound less tables and names), in percent, that may be dirty before the cache writes it
     /// back by itself. Above 0 and below [`dirty_percent`](Self::dirty_percent). Default: 10.
     ///
-    /// While programs dirty again much of what was written back for want of room, this limit rises, to three quarters of the other
-    /// at most.
+    /// If programs soon dirty much of the data again that was written back for want of room, this limit rises, to
+    /// three quarters of the other one at most.
     pub fn dirty_background_percent(mut self, percent: u32) -> Self {
         self.config.dirty_background_percent = percent;
         self
@@ -68,8 +68,9 @@ impl CacheBuilder {
     /// The share of the memory for pages, in percent, that may be dirty before writers wait: at most 90. Directories share it by
     /// how fast they are written. Default: 40.
     ///
-    /// While programs dirty again much of what was written back for want of room, this limit rises by half, to 60 at most. What they
-    /// change all the time, an index that is loaded for example, is written less often then.
+    /// If programs soon dirty much of the data again that was written back for want of room, this limit rises by
+    /// half, to 60 at most. Data that changes all the time, such as an index that is being loaded, is then written
+    /// less often.
     pub fn dirty_percent(mut self, percent: u32) -> Self {
         self.config.dirty_percent = percent;
         self
@@ -83,12 +84,13 @@ impl CacheBuilder {
 
     /// Whether the bound shrinks while memory outside the cache is short. Default: yes.
     ///
-    /// The cache reads limits and usage of the process's memory cgroup and those above it, the machine's free memory,
-    /// and stalls for want of memory (PSI), as far as the kernel has them. When others leave less room than the bound,
-    /// the bound shrinks in steps of a 16th, and whole blocks of memory go back at once. Some seconds after there is room again,
-    /// it grows back step by step. So a process in a memory cgroup is not killed for what its cache holds, unless others take
-    /// memory faster than the cache can return it. The kernel's own clean page cache counts as room, because the kernel
-    /// drops it on demand. [`CacheStats::pressure`](crate::CacheStats) tells what was done and why.
+    /// The cache reads limits and usage of the process's memory cgroup and of its ancestors, the machine's free
+    /// memory, and memory stalls (PSI), as far as the kernel reports them. When other users leave less room than
+    /// the bound, the bound shrinks in steps of a 16th, and whole blocks of memory are returned at once. Some
+    /// seconds after there is room again, it grows back step by step. So a process in a memory cgroup is not killed
+    /// because of its cache, unless others take memory faster than the cache can return it. The kernel's clean page
+    /// cache counts as room, because the kernel drops it on demand. [`CacheStats::pressure`](crate::CacheStats)
+    /// reports each step and its reason.
     ///
     /// Costs a thread that looks once a second, up to ten times a second under pressure, at some
     /// 100 µs a look; 50 KiB and four descriptors outside the bound.

@@ -68,9 +68,9 @@ type Identity = (u64, u64);
 
 /// A file system over a directory.
 struct Mounted {
-    /// The directory, the one that holds it, and so on up to the root.
+    /// The directory, its parent, and so on up to the root.
     ancestry: Vec<Identity>,
-    /// It was asked for, and is locked as a whole. Else it serves single files.
+    /// It was opened as a directory, and is locked as a whole. Otherwise it serves single files.
     is_directory: bool,
     mount: Arc<VfsMount>,
 }
@@ -122,7 +122,8 @@ impl Cache {
     ///
     /// # Errors
     /// A path that is no directory or may not be read. [`Error::Overlap`] for a directory above one that is in use,
-    /// or below it on another mounted file system, and for one above a file that is open by [`Cache::file`]. `EBUSY` if another cache, of this process or another, has it open for writing: see
+    /// or below it on another mounted file system, and for one above a file that is open by [`Cache::file`].
+    /// `EBUSY` if another cache, of this process or another, has it open for writing: see
     /// [`DirectoryOptions::ignore_lock`].
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory> {
         self.directory_with(path, DirectoryOptions::new())
@@ -202,8 +203,8 @@ impl Cache {
 
     /// A new, empty file system whose only store is the cache.
     ///
-    /// Its files are never written back or evicted. They may take half of the memory for pages; beyond that a write gets `ENOSPC`. It
-    /// lives as long as a [`Directory`] or [`File`] of it.
+    /// Its files are never written back or evicted. They may take half of the memory for pages; beyond that a write
+    /// gets `ENOSPC`. The file system lives as long as a [`Directory`] or [`File`] of it.
     ///
     /// [`File`]: crate::File
     ///
@@ -216,7 +217,7 @@ impl Cache {
         Directory::root(&VfsMount::new(Backing::Memory(Arc::new(fs)), path), false)
     }
 
-    /// A file of `size` bytes over `store`, on a file system of its own, open `handles` times.
+    /// A file of `size` bytes over `store`, alone on its file system, open `handles` times.
     ///
     /// # Errors
     /// No memory left in the bound, or no thread.
@@ -253,8 +254,9 @@ impl Cache {
     /// be smaller: see [`CacheBuilder::external_pressure`](crate::CacheBuilder::external_pressure).
     ///
     /// # Errors
-    /// A size below [`MIN_MEMORY`](crate::MIN_MEMORY) or more than the machine has, or too small for what cannot be reclaimed (files in
-    /// memory, failed data, pins, views, locked mappings); the bound is then as it was.
+    /// A size below [`MIN_MEMORY`](crate::MIN_MEMORY) or more than the machine has, or too small for the
+    /// unreclaimable memory (files in memory, failed data, pins, views, locked mappings); the bound is then
+    /// unchanged.
     pub fn set_memory(&self, bytes: impl MemorySize) -> Result<()> {
         self.check(Operation::SetMemory)?;
         Ok(self.inner.mm.set_limit(bytes.in_bytes()?)?)
@@ -352,7 +354,7 @@ impl Cache {
     ///
     /// let cache = foliocache::Cache::builder().memory("16M").build()?;
     /// cache.close_on_exit()?;
-    /// CACHE.set(cache).expect("once"); // nobody drops it
+    /// CACHE.set(cache).expect("once"); // never dropped
     /// # Ok(())
     /// # }
     /// ```

@@ -86,7 +86,7 @@ macro_rules! io {
 
 io!(File, &File);
 
-/// For code that is generic; [`File::read_at`] and the like tell more.
+/// For generic code; [`File::read_at`] and the like have more documentation.
 impl FileExt for File {
     fn read_at(&self, buf: &mut [u8], pos: u64) -> io::Result<usize> {
         Ok(File::read_at(self, buf, pos)?)

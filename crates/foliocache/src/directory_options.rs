@@ -37,43 +37,46 @@ impl DirectoryOptions {
 
     /// Watch for changes by others with inotify, on local file systems. On by default.
     ///
-    /// Names, attributes and contents are believed until the kernel reports a change, and a change is noticed within some ten
-    /// milliseconds; `docs/guide/sharing.md` says what is not reported. Costs 1.5 KiB of the bound for each directory in use, and
-    /// other writers of its files about a microsecond a write. Without it each open asks the source whether the file was changed.
+    /// Names, attributes and contents are believed until the kernel reports a change, and a change is noticed
+    /// within some ten milliseconds; `docs/guide/sharing.md` lists the changes that are not reported. Costs 1.5 KiB
+    /// of the bound for each directory in use, and other writers of its files about a microsecond a write. Without
+    /// it each open asks the source whether the file was changed.
     #[doc(alias = "inotify")]
     pub fn watch(mut self, watch: bool) -> Self {
         self.fs.watch = watch;
         self
     }
 
-    /// Promises that no other program changes the directory while it is open here. So nothing is asked twice, and nothing is watched.
-    /// If the directory is changed after all, the change may never be seen, and a write may undo it. Off by default.
+    /// Promises that no other program changes the directory while it is open here. So no answer is requested twice,
+    /// and nothing is watched. If the directory is changed after all, the change may never be seen, and a write may
+    /// undo it. Off by default.
     pub fn exclusive(mut self, exclusive: bool) -> Self {
         self.fs.exclusive = exclusive;
         self
     }
 
-    /// Open the directory for writing even if another cache, of this process or another, has it open for writing. The one may
-    /// undo what is durable through the other. A warning is logged. The directory stays locked until both are gone. Off by default.
+    /// Open the directory for writing even if another cache, of this process or another, has it open for writing.
+    /// Each may undo changes that are durable through the other. A warning is logged. The directory stays locked
+    /// until both are gone. Off by default.
     pub fn ignore_lock(mut self, ignore: bool) -> Self {
         self.fs.ignore_lock = ignore;
         self
     }
 
-    /// Leave out mounts below the directory, made before or later: the directory or file that a mount covers, usually an empty
-    /// directory, is shown instead, as a bind mount of the directory shows it. Subvolumes of btrfs stay. Opening fails without
-    /// `CAP_SYS_ADMIN` or before Linux 5.12. Off by default: then files of other file systems are shown, with inode
-    /// numbers of their own.
+    /// Leave out mounts below the directory, made before or later: the directory or file that a mount covers,
+    /// usually an empty directory, is shown instead, as in a bind mount. Subvolumes of btrfs stay. Opening fails
+    /// without `CAP_SYS_ADMIN` or before Linux 5.12. Off by default: then files of other file systems are shown,
+    /// with separate inode numbers.
     #[doc(alias = "xdev")]
     pub fn one_file_system(mut self, leave_out: bool) -> Self {
         self.fs.one_file_system = leave_out;
         self
     }
 
-    /// How long unwatched names and attributes are believed without asking the source again, so how late a change by others may be
-    /// noticed. One second by default. Zero asks each time, and watches nothing. Opening an unwatched file always asks about the
-    /// file itself. An open of a watched file looks at it if that is as long ago, since nothing tells of stores through mappings:
-    /// a `statx`.
+    /// How long unwatched names and attributes are believed without asking the source again, which bounds how late
+    /// a change by others is noticed. One second by default. Zero asks each time, and watches nothing. Opening an
+    /// unwatched file always asks about the file itself. Opening a watched file makes a `statx` if the last one is
+    /// this old, since stores through mappings cause no event.
     #[doc(alias = "entry_timeout")]
     #[doc(alias = "attr_timeout")]
     #[doc(alias = "actimeo")]

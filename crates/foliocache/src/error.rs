@@ -71,7 +71,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The file system cannot say or do this.
+    /// The file system does not support this.
     #[error("{0}")]
     Unsupported(&'static str),
     /// A setting is invalid.
@@ -87,7 +87,7 @@ pub enum Error {
     /// file would be cached twice, by two file systems.
     #[error("{} overlaps {}, which the cache uses already", .path.display(), .used.display())]
     Overlap {
-        /// The directory asked for.
+        /// The requested directory.
         path: PathBuf,
         /// The directory in use.
         used: PathBuf,
@@ -285,7 +285,7 @@ impl Error {
         }
     }
 
-    /// The files that could not be made durable, where that is what failed.
+    /// The files that could not be made durable, if that is the error.
     pub fn failed_files(&self) -> &[FailedFile] {
         match self {
             Self::NotDurable(files) => files,

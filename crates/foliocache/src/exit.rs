@@ -8,8 +8,8 @@
 //!       └── waits, until nothing was written or flushed for PATIENCE ──▶ tells what is lost
 //! ```
 //!
-//! The work is done by a thread of its own. Another thread may hold a lock that it needs, or a store may not answer; so may the
-//! thread that exits, in the middle of a call of the cache.
+//! A separate thread does the work. Another thread may hold a lock that it needs, or a store may not answer; the
+//! exiting thread itself may be in the middle of a call of the cache.
 //!
 //! A file system stays in the list as long as a handle of it lives, also after its cache was dropped: a handle that was leaked may
 //! have been written to since.
@@ -38,13 +38,13 @@ use crate::mount::VfsMount;
 /// How long the exit waits while nothing is written or flushed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long it then waits for the list of what is lost.
+/// How long it then waits for the list of lost files.
 const PATIENCE_TO_TELL: Duration = Duration::from_secs(1);
 
 /// The file systems of a cache.
 pub(crate) type Mounts = Mutex<Vec<Weak<VfsMount>>>;
 
-/// Of the caches that are written back at the exit. Holds what is in use alone.
+/// The caches that are written back at the exit. Holds only those in use.
 static CACHES: Mutex<Vec<Arc<Mounts>>> = Mutex::new(Vec::new());
 
 /// Enters the file systems of a cache, present and future.
@@ -150,6 +150,6 @@ fn tell_lost(mounts: &[Arc<VfsMount>], failed: BTreeMap<String, Errno>) {
 }
 
 fn say(line: &str) {
-    // Without standard error there is no place to tell it.
+    // Without standard error it cannot be reported.
     let _ = writeln!(io::stderr(), "foliocache: {line}");
 }

@@ -38,9 +38,9 @@ pub use views::ViewRequest;
 /// An open file; as [`std::fs::File`].
 ///
 /// Reads and writes at a position take `&self` and may come from any number of threads; a read
-/// beside a write of the same bytes may see part of it. `File` and `&File` also are
-/// [`Read`](std::io::Read), [`Write`](std::io::Write) and [`Seek`](std::io::Seek), with one
-/// position that they share.
+/// beside a write of the same bytes may see part of it. `File` and `&File` also implement
+/// [`Read`](std::io::Read), [`Write`](std::io::Write) and [`Seek`](std::io::Seek), with one shared
+/// position.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -183,7 +183,7 @@ impl File {
         done.map_err(|errno| self.error(Operation::Read, pos, buf.len(), errno))
     }
 
-    /// As [`File::read_at`], in the way that `options` say.
+    /// As [`File::read_at`], with `options`.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -222,9 +222,9 @@ impl File {
         Ok(())
     }
 
-    /// Bytes of `range` where they lie in the cache, without copying them: as many from its start on as lie in one
-    /// folio, at most 2 MiB, and none at the end of the file. Like a read that may be short, it is called again for what is
-    /// left. [`File::view_exact`] has all of a range.
+    /// Bytes of `range` in place, without a copy: from its start on, as many as one folio has, at most 2 MiB; none
+    /// at the end of the file. As after a short read, call it again for the rest. [`File::view_exact`] returns all
+    /// of a range.
     ///
     /// The bytes are *frozen*: they stay as they are, whatever is written to the file, truncated or evicted, and as long
     /// as the [`View`] is kept, even after the file and the cache are gone. Meanwhile a view keeps the memory of its whole folio
@@ -276,17 +276,17 @@ impl File {
     /// share of the dirty limits, and for I/O where a page is written in part that is not cached.
     ///
     /// # Errors
-    /// Only if nothing was written: `EBADF` if not open for writing, `EINVAL` for a position beyond
-    /// the largest offset, `EFBIG`, `ENOSPC` where a file system in memory is full, `ECHILD` after
-    /// a fork, those of the backing store. `ENOSPC` and `EDQUOT` also after all was written, if others took the room
-    /// meanwhile: the data is dirty and retried. Of an append the next sync tells that.
+    /// Only if nothing was written: `EBADF` if not open for writing, `EINVAL` for a position beyond the largest
+    /// offset, `EFBIG`, `ENOSPC` where a file system in memory is full, `ECHILD` after a fork, those of the backing
+    /// store. `ENOSPC` and `EDQUOT` also after all was written, if others took the room meanwhile: the data is
+    /// dirty and retried. For an append the next sync reports that.
     #[inline]
     pub fn write_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
         let done = self.open.write_at(buf, pos);
         done.map_err(|errno| self.error(Operation::Write, pos, buf.len(), errno))
     }
 
-    /// As [`File::write_at`], in the way that `options` say.
+    /// As [`File::write_at`], with `options`.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -304,8 +304,8 @@ impl File {
         }
     }
 
-    /// Where the `len` bytes from `pos` on lie in the cache, if they do in one piece. For the benchmark
-    /// that copies them without the cache; what is there may be another file's a moment later.
+    /// The address of the `len` bytes from `pos` on, if they are contiguous in the cache. For the benchmark that
+    /// copies them without the cache; the memory may belong to another file a moment later.
     #[cfg(feature = "bench")]
     #[doc(hidden)]
     pub fn cached_at(&self, pos: u64, len: usize) -> Option<*const u8> {
@@ -336,7 +336,7 @@ impl File {
         self.write_vectored_from(bufs, pos).map(|(_, n)| n)
     }
 
-    /// The same; returns where the written bytes end, too.
+    /// The same; also returns where the written bytes end.
     pub(crate) fn write_vectored_from(
         &self,
         bufs: &[IoSlice<'_>],
@@ -347,9 +347,8 @@ impl File {
         done.map_err(|errno| self.error(Operation::Write, pos, len, errno))
     }
 
-    /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
-    /// where the bytes went and how many, fewer than given only before an error. Blocks as [`File::write_at`], and for other
-    /// appends and changes of the size.
+    /// Writes `buf` at the end of the file at that moment; returns where the bytes went and how many, fewer than
+    /// given only before an error. Blocks as [`File::write_at`], and for other appends and changes of the size.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -397,7 +396,8 @@ impl File {
     /// file is not written for it. Unlike `sync_file_range(2)` it is a promise about the medium: that call flushes nothing.
     ///
     /// # Errors
-    /// As [`File::sync_data`]. A failure elsewhere in the file that this handle was not told of yet is told, too.
+    /// As [`File::sync_data`]. Also reports a failure elsewhere in the file that this handle has
+    /// not reported yet.
     #[doc(alias = "sync_file_range")]
     #[doc(alias = "msync")]
     pub fn sync_range(&self, range: impl RangeBounds<u64>) -> Result<()> {
@@ -411,8 +411,8 @@ impl File {
     /// Sets the size in bytes; new bytes read as zeros. May block for I/O.
     ///
     /// # Errors
-    /// `EINVAL` if not open for writing, `EFBIG`, [`Error::Pinned`] where what is cut off is pinned, `ECHILD` after
-    /// a fork, those of the backing store, with size and data as they were.
+    /// `EINVAL` if not open for writing, `EFBIG`, [`Error::Pinned`] if a part that would be cut off is pinned,
+    /// `ECHILD` after a fork, those of the backing store; size and data are then unchanged.
     #[doc(alias = "ftruncate")]
     pub fn set_len(&self, len: u64) -> Result<()> {
         let done = self.with(Operation::SetLen, |open| open.set_len(len));
@@ -444,8 +444,8 @@ impl File {
         self.with(Operation::Allocate, |open| open.fallocate(mode, pos, len))
     }
 
-    /// Where data begins, at byte `pos` or after it; `None` if nothing but a hole follows. May block for I/O: dirty
-    /// data of the file is made durable first.
+    /// The first byte of data at or after `pos`; `None` if only a hole follows. May block for I/O: dirty data of
+    /// the file is made durable first.
     ///
     /// A store that does not know its holes, and a file system in memory, take the whole file for data.
     ///
@@ -491,8 +491,8 @@ impl File {
         })
     }
 
-    /// Another handle of the file. Both have one position and the same [locks](File#locks), as in `std`; readahead is for each by itself, and each is told of a
-    /// failed writeback.
+    /// Another handle of the file. Both share one position and the same [locks](File#locks), as in `std`; each has
+    /// its own readahead, and each reports a failed writeback.
     ///
     /// # Errors
     /// `ENOMEM` if the bound has no room for it, `ECHILD` after a fork.
@@ -504,7 +504,7 @@ impl File {
         Ok(file)
     }
 
-    /// Another handle of the file, with a position of its own.
+    /// Another handle of the file, with its own position.
     pub(crate) fn duplicate(&self) -> Result<File, Errno> {
         self.open.check_fork()?;
         let open = self.open.duplicate()?;
@@ -552,7 +552,8 @@ impl File {
     }
 
     /// Gives up the bytes whose last write to the backing store failed, and returns their ranges:
-    /// reads find what the store has. **The data is lost.** Blocks for writeback that is under way.
+    /// reads return the store's bytes. **The data is lost.** Blocks for writeback that is under
+    /// way.
     ///
     /// # Errors
     /// `ECHILD` after a fork.

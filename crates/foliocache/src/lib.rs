@@ -42,8 +42,9 @@
 //!
 //! # Mappings
 //!
-//! [`File::map`] returns addresses at which a program reads and stores to a part of a file: a [`Mapping`]. Its pages are pages of
-//! the cache, inside the bound. `docs/mapping.md` in the repository says when to use it and what it costs.
+//! [`File::map`] returns addresses at which a program reads and stores to a part of a file: a [`Mapping`]. Its
+//! pages are pages of the cache, inside the bound. `docs/mapping.md` in the repository says when to use it, and its
+//! cost.
 //!
 //! # Views
 //!

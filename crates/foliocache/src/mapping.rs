@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! A mapping's addresses show the file's pages for as long as it exists, and nothing else. References to them borrow
-//! it. What else changes the same bytes is the contract of the functions that give plain slices.
+//! A mapping's addresses show the file's pages for as long as it exists, and nothing else. References to them
+//! borrow it. The functions that return plain slices state which other changes the caller must exclude.
 #![allow(unsafe_code)]
 
 use foliocache_mm::{IoLock, LockedAccess, MapError, Vma, VmaAccess as MapAccess};
@@ -45,7 +45,7 @@ use crate::range::bytes_of;
 /// ```
 ///
 /// It keeps the file open, even after its [`File`] is dropped. Dropping it unmaps it and makes nothing durable:
-/// [`Mapping::sync`] does. It gets errors of write-back like a handle of its own.
+/// [`Mapping::sync`] does. It reports errors of write-back as a separate handle would.
 ///
 /// # Signals
 ///
@@ -79,10 +79,10 @@ impl File {
     /// [`MappingFaults::Thread`]: crate::MappingFaults::Thread
     ///
     /// # Errors
-    /// [`Error::Map`], whose cause says what to do about it: `EPERM` if the process may not resolve page faults,
-    /// `EACCES` if the file is not open for reading, or for [`MapAccess::ReadWrite`] not for writing too, or for
-    /// appending; `EINVAL` for no bytes (an empty file, for instance) or a start that is no multiple of 4 KiB,
-    /// `EFBIG`, `ENOMEM`, `EBUSY` if I/O does not end ([`MapError::Busy`]), `ECHILD` after a fork.
+    /// [`Error::Map`], whose cause names the remedy: `EPERM` if the process may not resolve page faults, `EACCES`
+    /// if the file is not open for reading, or for [`MapAccess::ReadWrite`] not for writing too, or for appending;
+    /// `EINVAL` for no bytes (an empty file, for instance) or a start that is no multiple of 4 KiB, `EFBIG`,
+    /// `ENOMEM`, `EBUSY` if I/O does not end ([`MapError::Busy`]), `ECHILD` after a fork.
     ///
     /// [`MapAccess::ReadWrite`]: crate::MapAccess::ReadWrite
     #[doc(alias = "mmap")]
@@ -171,9 +171,9 @@ impl Mapping {
     ///
     /// A touch may be a signal: see the type.
     pub fn as_atomics(&self) -> Option<&[AtomicU8]> {
-        // SAFETY: the addresses are the mapping's, which is borrowed, and may be stored to. Nothing but atomic
-        // accesses is made to them while this exists, but for what the contracts of the plain slices rule out. The
-        // cache's own accesses go by other addresses, and by code that is not Rust's.
+        // SAFETY: the addresses are the mapping's, which is borrowed, and may be stored to. While this exists they
+        // are only accessed atomically, by the contracts of the plain slices. The cache's own accesses use other
+        // addresses, and code outside Rust.
         (self.access() == MapAccess::ReadWrite)
             .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len()) })
     }
@@ -266,8 +266,9 @@ impl Mapping {
     /// Meanwhile system calls may use these addresses in both modes, and so may direct I/O and `io_uring`, which keep them
     /// beyond the call. Drop the lock after they are done.
     ///
-    /// Reads missing pages, and blocks for that. Counts against the share of [`File::map_locked`]. A range of a mapping for stores
-    /// counts as stored to all the time: each write-back writes all of it, from a copy, and it stays dirty.
+    /// Reads missing pages, and blocks for that. Counts against the share of [`File::map_locked`]. A range of a
+    /// mapping for stores counts as dirty all the time: each write-back writes all of it, from a copy, and it stays
+    /// dirty.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -280,7 +281,7 @@ impl Mapping {
     /// let mapping = file.map(.., MapAccess::ReadWrite)?;
     /// {
     ///     let _lock = mapping.lock_for_io(..4096)?;
-    ///     // SAFETY: nobody else uses the file.
+    ///     // SAFETY: the file has no other users.
     ///     let target = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), 4096) };
     ///     std::io::Read::read(&mut reader, target)?;
     /// }
@@ -320,7 +321,7 @@ impl Mapping {
         self.file.advise(advice, range)
     }
 
-    /// Where the byte at `offset` is in the file; the end for what is beyond.
+    /// The position in the file of the byte at `offset`; the end for a byte beyond it.
     fn position(&self, offset: usize) -> u64 {
         self.file_range().start + offset.min(self.len()) as u64
     }

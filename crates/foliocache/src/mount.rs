@@ -137,7 +137,7 @@ impl VfsMount {
         &self.names.backing
     }
 
-    /// Makes everything durable, files and names; returns what could not be.
+    /// Makes all files and names durable; returns the files that failed.
     pub(crate) fn sync(&self) -> Vec<FailedFile> {
         let failed_files = self.backing().bdi().sync().into_iter();
         let mut failed: Vec<_> = failed_files

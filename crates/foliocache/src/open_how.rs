@@ -3,6 +3,70 @@
 use foliocache_sys::Errno;
 use foliocache_vfs::{OpenFlags, OpenHow};
 
+/// The setters of options for opening a file, as those of [`std::fs::OpenOptions`]. They change the field `how`.
+/// `$umask` says when the umask was read.
+macro_rules! setters {
+    ($umask:literal) => {
+        /// Whether the file can be read.
+        pub fn read(&mut self, read: bool) -> &mut Self {
+            self.how.flags.read = read;
+            self
+        }
+
+        /// Whether the file can be written.
+        pub fn write(&mut self, write: bool) -> &mut Self {
+            self.how.flags.write = write;
+            self
+        }
+
+        /// Whether every write goes to the end of the file at that moment. Implies `write`.
+        pub fn append(&mut self, append: bool) -> &mut Self {
+            self.how.flags.append = append;
+            self
+        }
+
+        /// Whether the file is truncated to length 0. Needs `write`.
+        pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+            self.how.flags.truncate = truncate;
+            self
+        }
+
+        /// Whether a missing file is created. Needs `write` or `append`. Through a dangling symbolic link the
+        /// target of the link is created.
+        pub fn create(&mut self, create: bool) -> &mut Self {
+            self.how.create = create;
+            self
+        }
+
+        /// Whether the file is created, and must not exist yet, not even as a symbolic link. Needs `write` or
+        /// `append`; `create` and `truncate` have no effect then.
+        pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+            self.how.exclusive = create_new;
+            self
+        }
+
+        /// Whether all reads and writes through the handle are [uncached](crate::IoOptions::uncached).
+        pub fn uncached(&mut self, uncached: bool) -> &mut Self {
+            self.how.flags.uncached = uncached;
+            self
+        }
+
+        /// Whether all reads and writes through the handle are [direct](crate::IoOptions::direct).
+        pub fn direct(&mut self, direct: bool) -> &mut Self {
+            self.how.flags.direct = direct;
+            self
+        }
+
+        /// Permission bits of a new file, 0o666 by default, less the umask that the process had when
+        #[doc = $umask]
+        pub fn mode(&mut self, mode: u32) -> &mut Self {
+            self.how.mode = mode;
+            self
+        }
+    };
+}
+pub(crate) use setters;
+
 /// The settings before the caller chooses any.
 pub(crate) const NOTHING: OpenHow = OpenHow {
     flags: OpenFlags {

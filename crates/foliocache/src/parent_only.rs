@@ -17,7 +17,7 @@ use std::ops::Deref;
 
 /// Knows the process that it belongs to.
 pub(crate) trait Forked {
-    /// `ECHILD` in a process forked from the one that made the cache. One load.
+    /// `ECHILD` in a process forked from the cache's. One load.
     fn check_fork(&self) -> Result<(), Errno>;
 }
 

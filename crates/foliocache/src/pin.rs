@@ -31,8 +31,9 @@ use crate::range::bytes_of;
 /// # }
 /// ```
 ///
-/// Memory that a device may write counts as changed from the pin on. [`File::sync_data`] makes durable what the device wrote before
-/// the call. `docs/pinning.md` in the repository says which pin to use, and what goes wrong otherwise.
+/// Memory that a device may write counts as changed from the pin on. [`File::sync_data`] makes the device's earlier
+/// writes durable. `docs/pinning.md` in the repository says which pin to use, and the consequences of a wrong
+/// choice.
 ///
 /// It may move to another thread, outlives the [`File`], and dropping it does not block. A pin that outlives its
 /// [`Cache`](crate::Cache) is a leak, and is logged with file, range and mode.
@@ -83,9 +84,9 @@ impl File {
     /// for [`CacheBuilder::pin_wait`](crate::CacheBuilder::pin_wait) at most, and fail under long-term pins.
     ///
     /// # Errors
-    /// [`Error::Pin`]: `EAGAIN` while one of these calls waits for pins of the range, `ENOBUFS` beyond
-    /// the share ([`PinError`](crate::PinError), with what is pinned), `EINVAL` for no bytes or bytes beyond the end of the file,
-    /// `EBADF` if the file is not open for reading, or for [`PinMode::WRITE`] not for writing too, or for
+    /// [`Error::Pin`]: `EAGAIN` while one of these calls waits for pins of the range, `ENOBUFS` beyond the share
+    /// ([`PinError`](crate::PinError), with the pinned bytes), `EINVAL` for no bytes or bytes beyond the end of the
+    /// file, `EBADF` if the file is not open for reading, or for [`PinMode::WRITE`] not for writing too, or for
     /// appending; `ECHILD` after a fork, those of the backing store.
     #[doc(alias = "pin_user_pages")]
     pub fn pin(&self, range: impl RangeBounds<u64>, mode: PinMode) -> Result<FolioPin> {

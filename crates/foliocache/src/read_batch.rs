@@ -1,4 +1,4 @@
-//! Batches whose buffers are one piece of memory, and which allocate nothing when they are made again.
+//! Batches with one piece of memory for all buffers, which allocate nothing when they are repeated.
 //!
 //! # Model
 //!
@@ -22,7 +22,7 @@ use crate::io_options::IoOptions;
 #[derive(Default)]
 pub struct ReadBatch {
     parts: Vec<Part>,
-    /// Empty between two batches: its room is what counts.
+    /// Empty between two batches: only its capacity is kept.
     requests: Vec<Request<'static>>,
 }
 
@@ -82,7 +82,7 @@ impl ReadBatch {
         (self.parts.iter()).map(move |part| &arena[part.start..][..part.result.unwrap_or(0)])
     }
 
-    /// Requests for `ranges`, in the room that there is.
+    /// Requests for `ranges`, as many as there is room for.
     ///
     /// # Errors
     /// If the arena is too small.

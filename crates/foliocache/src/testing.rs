@@ -1,5 +1,5 @@
 //! An open file over any backing store, without a file system: for tests whose store is slow, or
-//! fails. Those of the FUSE server compile it, too.
+//! fails. The tests of the FUSE server compile it too.
 
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::Arc;
@@ -10,7 +10,7 @@ use foliocache_vfs::{
     OpenFile, OpenFlags, SeekSparse, SlabArc,
 };
 
-/// What an inode without a file system can do: nothing beyond its pages.
+/// An inode without a file system: it has pages and nothing else.
 struct Bare(Arc<AddressSpace>);
 
 impl InodeOperations for Bare {
@@ -41,7 +41,7 @@ impl InodeOperations for Bare {
     fn released(&self, _: &Inode, _: bool) {}
 }
 
-/// A file of `size` bytes behind `store`, on a file system of its own, which has no names.
+/// A file of `size` bytes over `store`, on a file system without names.
 ///
 /// # Errors
 /// No thread could be started for its writeback.
@@ -84,7 +84,7 @@ pub(crate) fn inode_over(
 /// Opens an inode of [`file_over`].
 ///
 /// # Errors
-/// `EINVAL` for what is no regular file.
+/// `EINVAL` unless it is a regular file.
 pub(crate) fn open(inode: &SlabArc<Inode>, flags: OpenFlags) -> Result<OpenFile, Errno> {
     OpenFile::new(inode.clone(), flags, OpContext::ROOT)
 }

@@ -1,6 +1,6 @@
 //! Several directories in a process that may have few files open.
 //!
-//! A program of its own, because it lowers the limit of the whole process.
+//! A separate program, because it lowers the limit of the whole process.
 
 use foliocache::{Cache, File, FileOptions};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -42,7 +42,7 @@ fn descriptors_for_names_are_shared_too() {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
     assert!(open < 200, "{open} descriptors");
 
-    // Other descriptors of the program's take what is left: the directories give up theirs.
+    // The program's other descriptors take the rest: the directories give up theirs.
     let null = || std::fs::File::open("/dev/null").ok();
     let mut others: Vec<_> = std::iter::from_fn(null).collect();
     others.truncate(others.len() - 8);
@@ -173,7 +173,8 @@ fn more_files_than_descriptors_are_open_for_writing() {
     }
 }
 
-/// Files without a name cannot be found again: they keep their descriptors, and what is one too many is refused alone.
+/// Unlinked files cannot be found again, so they keep their descriptors; only the one beyond the
+/// limit is refused.
 #[test]
 fn files_that_cannot_give_way_leave_descriptors_for_names() {
     let _one = few_descriptors();

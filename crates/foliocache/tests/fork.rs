@@ -1,4 +1,4 @@
-//! What a forked child may do with the cache of its parent: be told that it is not its own.
+//! A forked child's calls on its parent's cache: each one fails with `ECHILD`.
 //!
 //! # Safety
 //!
@@ -15,8 +15,8 @@ use foliocache::{
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A fork of a test harness would copy whatever the other tests are doing, so it happens in a
-/// process of its own.
+/// A fork of a test harness would copy the state of all running tests, so it happens in a separate
+/// process.
 #[test]
 fn in_a_child_every_call_gives_echild() {
     let said = run_alone("use_after_fork");
@@ -52,7 +52,7 @@ fn use_after_fork() {
     let names = disk.dir.clone().into_async().unwrap();
     let late = disk.dir.open("f").unwrap();
     let [pin, pin_to_drop] = [0, 1].map(|_| files[0].pin(.., PinMode::WRITE.long_term()).unwrap());
-    // Begun by the parent, and nobody finishes it in the child.
+    // Started by the parent; no thread finishes it in the child.
     let mut begun = Box::pin(asynchronous.sync_data());
     let _ = poll_once(begun.as_mut());
     let listing = disk.dir.read_dir(".").unwrap();
@@ -74,7 +74,7 @@ fn use_after_fork() {
     // SAFETY: see the module's header.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // A child that hangs is a failure, too.
+        // A child that hangs is a failure too.
         // SAFETY: always allowed.
         unsafe { libc::alarm(30) };
         let told = catch_unwind(AssertUnwindSafe(|| {
@@ -205,7 +205,8 @@ fn use_after_fork() {
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 1);
     drop((pin, pin_to_drop));
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 0);
-    // The lock on the source, too. It goes with the parent's cache, whoever has a copy of its descriptor.
+    // The lock on the source too. It ends with the parent's cache, even if a copy of its descriptor
+    // exists.
     let other = cache(16);
     other.directory(disk.source.path()).unwrap_err();
     other.file(&single, &options).unwrap_err();

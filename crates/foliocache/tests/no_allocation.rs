@@ -1,4 +1,4 @@
-//! Calls that allocate nothing once they were made before. A program of its own, because of its allocator.
+//! Repeated calls allocate nothing. A separate program, because of its allocator.
 //!
 //! # Safety
 //!

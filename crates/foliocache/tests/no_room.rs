@@ -1,7 +1,7 @@
-//! A store that refuses writes: who is told, and what becomes of the data.
+//! A store that refuses writes: which calls report it, and that the data stays.
 //!
 //! The store is a directory whose files may not grow past one MiB, by the process's own limit, so
-//! the test runs in a process of its own and needs no privilege.
+//! the test runs in a separate process and needs no privilege.
 //!
 //! # Safety
 //!
@@ -87,8 +87,8 @@ fn use_without_room() {
     println!("nothing was lost that was not given up");
 }
 
-/// A write that reaches past the limit is cut short there, for which there is no number of its own;
-/// one that begins past it gets `EFBIG`.
+/// A write that reaches past the limit is cut short there, which has no distinct error number; one
+/// that begins past it gets `EFBIG`.
 fn is_no_room(errno: Errno) -> bool {
     errno == Errno::EFBIG || errno == Errno::EIO
 }

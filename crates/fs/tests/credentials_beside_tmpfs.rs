@@ -1,6 +1,5 @@
-//! Operations on behalf of several users beside the kernel's: the same is done to a file system of ours with
-//! credentials and to a directory on a tmpfs by a thread with those credentials. Results, errors and what is
-//! there in the end are compared.
+//! Operations by several users beside the kernel's: the same steps run on a file system of ours with credentials
+//! and on a tmpfs directory by a thread with those credentials. Results, errors and the final trees are compared.
 
 mod common;
 
@@ -64,7 +63,7 @@ struct World {
     source: Option<TempDir>,
     _top: TempDir,
     top: OwnedFd,
-    /// Where the kernel restricts what is done in sticky directories, or with links, beyond modes.
+    /// Where the kernel restricts sticky directories, or links, beyond modes.
     restricted: Restricted,
 }
 
@@ -77,7 +76,7 @@ struct Restricted {
 #[derive(Clone, Copy, Debug)]
 enum Ours {
     MemFs,
-    /// Over another directory on the tmpfs, whose answers are believed for so long.
+    /// Over another directory on the tmpfs, whose answers are believed for this long.
     DirFs(Duration),
 }
 
@@ -159,7 +158,7 @@ impl World {
         }
     }
 
-    /// Does one thing to both; an error tells how they differ.
+    /// Does one step on both; an error describes the difference.
     fn step(&self, user: User, op: &Op) -> Result<(), String> {
         if let Op::Link(from, _) = op
             && self.restricted.links
@@ -527,7 +526,7 @@ impl Random {
     }
 }
 
-/// With `FOLIOCACHE_SEEDS` so many more seeds are tried.
+/// `FOLIOCACHE_SEEDS` adds this many seeds.
 fn random_users(ours: Ours, seeds: std::ops::Range<u64>) {
     let Some(tmpfs) = tmpfs_as_root() else { return };
     let more = std::env::var("FOLIOCACHE_SEEDS").map_or(0, |n| n.parse().expect("a number"));

@@ -1,4 +1,4 @@
-//! Buffers that reads are answered from.
+//! Buffers for the answers to reads.
 //!
 //! # Model
 //!
@@ -14,9 +14,10 @@
 //!
 //! # Locking
 //!
-//! The lock protects the stack alone; nothing is called under it.
+//! `stack`, a [`Leaf`](Rank::Leaf), protects the list of free buffers.
 
-use foliocache_sync::{Condvar, Mutex};
+use foliocache_sync::Condvar;
+use foliocache_sync::rank::{Rank, RankedMutex};
 
 /// Most bytes that one request reads or writes; the kernel allows no more.
 pub(crate) const MAX_REQUEST: u32 = 1 << 20;
@@ -26,13 +27,13 @@ pub(crate) const MORE_BUFFERS: usize = 2;
 
 const PAGE: usize = 4096;
 
-/// Memory of a buffer: the largest request, and what it takes to begin on a page.
+/// Memory of a buffer: the largest request, and room to align it to a page.
 const BUFFER_BYTES: usize = MAX_REQUEST as usize + PAGE;
 
 /// The buffers of one mount. They are kept until it ends.
 pub(crate) struct Buffers {
-    stack: Mutex<Stack>,
-    /// A buffer came back.
+    stack: RankedMutex<Stack>,
+    /// Signalled when a buffer is returned.
     free: Condvar,
     most: usize,
 }
@@ -44,17 +45,17 @@ struct Stack {
 }
 
 impl Buffers {
-    /// At most `most` buffers; none yet.
+    /// An empty stack for at most `most` buffers.
     pub(crate) fn new(most: usize) -> Buffers {
         Buffers {
-            stack: Mutex::default(),
+            stack: RankedMutex::new(Rank::Leaf, Stack::default()),
             free: Condvar::new(),
             most,
         }
     }
 
-    /// Runs `run` with a buffer of `size` bytes, at most [`MAX_REQUEST`], as soon as there is one.
-    /// Its contents are those of its last use.
+    /// Runs `run` with a buffer of `size` bytes, at most [`MAX_REQUEST`]; waits until one is free.
+    /// It contains bytes of its last use.
     pub(crate) fn with<R>(&self, size: usize, run: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut lease = Lease::new(self);
         let start = lease.buffer.as_ptr().align_offset(PAGE);
@@ -62,7 +63,7 @@ impl Buffers {
     }
 }
 
-/// A buffer in use; it comes back also after a panic.
+/// A buffer in use. It is returned after a panic too.
 struct Lease<'a> {
     buffers: &'a Buffers,
     buffer: Vec<u8>,
@@ -72,7 +73,7 @@ impl Lease<'_> {
     fn new(buffers: &Buffers) -> Lease<'_> {
         let mut stack = buffers.stack.lock();
         while stack.in_use >= buffers.most {
-            stack = buffers.free.wait(stack);
+            stack = buffers.free.wait_ranked(stack);
         }
         stack.in_use += 1;
         let free = stack.free.pop();

@@ -37,7 +37,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-/// Sends `Ok` on with `$ok`, an error with `reply.error`.
+/// Sends a result: `Ok` with `$ok`, an error with `reply.error`.
 macro_rules! answer {
     ($reply:ident, $done:expr, $value:pat => $ok:expr) => {
         match $done {
@@ -66,16 +66,17 @@ pub(crate) struct FuseConn {
     pub(crate) unopened: Arc<Unopened>,
     pub(crate) kernel_cache: KernelCache,
     pub(crate) shown: Shown,
-    /// The kernel opens and closes files without a word: it keeps all, and a file that it lets a program open can be opened here at
-    /// any time.
+    /// The kernel opens and closes files without a request. It keeps all data, and a file that it opens for a
+    /// program can be opened here at any time.
     pub(crate) kernel_opens: bool,
-    /// Closing a file that was written waits until it is in the source, and tells whether it is: the kernel is to say when
-    /// programs close files, at a request for each close.
+    /// Closing a written file waits until the data is in the source, and returns the error if it is not: the kernel
+    /// must send a request for each close.
     pub(crate) writes_at_close: bool,
-    /// Files that the kernel opens are kept in its cache, since it asked for that or cannot map them otherwise. `Relaxed`: set
-    /// before the threads are started that serve what opens a file.
+    /// Files that the kernel opens are kept in its cache, because it asked for that or cannot map them otherwise.
+    /// `Relaxed`: set before the threads start that open files.
     pub(crate) kernel_keeps_all: AtomicBool,
-    /// The kernel can read directories without opening them, and then keeps what they list. `Relaxed`, as above.
+    /// The kernel can read directories without opening them, and then caches their listings.
+    /// `Relaxed`: set before the threads start that read directories.
     pub(crate) kernel_can_list: AtomicBool,
 }
 
@@ -87,8 +88,8 @@ impl Drop for FuseConn {
     }
 }
 
-/// The caller of a request. The file system applies the umask to new files,
-/// because in a directory with a default access control list it does not count.
+/// The caller of a request. The file system applies the umask to new files, because a default
+/// access control list overrides it.
 pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
     OpContext {
         uid: req.uid(),
@@ -98,11 +99,11 @@ pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
     }
 }
 
-/// A directory in which something is asked for.
+/// A directory that a request is about to ask about.
 pub(crate) struct Within {
     pub(crate) dentry: DentryRef<Inode>,
     inode: SlabArc<Inode>,
-    /// The kernel is told of changes in it from now on.
+    /// From now on the kernel is told of changes in it.
     told: bool,
 }
 
@@ -141,7 +142,8 @@ impl FuseConn {
         })
     }
 
-    /// Takes look-ups of an inode back. The node if those were all, unless the kernel was asked for it: the pruner gets it then.
+    /// Subtracts look-ups of an inode. Returns the node if those were all, unless the pruner asked
+    /// the kernel for it: then the pruner gets it.
     ///
     /// Context: does not wait.
     #[must_use]
@@ -160,7 +162,7 @@ impl FuseConn {
         }
     }
 
-    /// Runs one operation: counts it, and turns errors and panics into the kernel's error numbers.
+    /// Runs one operation: counts it, and turns errors and panics into error numbers.
     pub(crate) fn attempt<T>(
         &self,
         name: &'static str,
@@ -170,14 +172,14 @@ impl FuseConn {
         self.catch(name, run)
     }
 
-    /// As [`FuseConn::attempt`], for a part of an operation that is counted already.
+    /// As [`FuseConn::attempt`], for a part of an operation that has been counted.
     pub(crate) fn catch<T>(
         &self,
         name: &'static str,
         run: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, fuser::Errno> {
-        // Nothing of ours is left half-changed by an unwinding operation: the table's locks are
-        // not held across calls, and the cache keeps its own invariants.
+        // An operation that unwinds leaves nothing half-changed: the tables' locks are not held
+        // across calls, and the cache keeps its invariants.
         match self.panics.catch(name, || self.news.serving(run)) {
             Some(Ok(value)) => Ok(value),
             Some(Err(errno)) => {
@@ -198,13 +200,13 @@ impl FuseConn {
         self.nodes.inode(&self.names, ino.0)
     }
 
-    /// A directory, to look names up in.
+    /// A directory for look-ups.
     pub(crate) fn directory(&self, ino: INodeNo) -> Result<DentryRef<Inode>, Errno> {
         self.nodes.dentry(&self.names, ino.0)
     }
 
-    /// A directory in which something will be looked up or made, and told to the kernel: waits a while where memory
-    /// is so short that the kernel has to forget something first.
+    /// A directory for an operation that tells the kernel of an inode. Waits a while if memory is so short that the
+    /// kernel has to forget inodes first.
     pub(crate) fn directory_to_tell_of(&self, ino: INodeNo) -> Result<DentryRef<Inode>, Errno> {
         self.pruner.wait_for_room(&self.names);
         self.directory(ino)
@@ -216,7 +218,7 @@ impl FuseConn {
         MetadataCharge::before_names(self.names.mm(), HANDLE_BYTES, MetadataCharge::PATIENCE)
     }
 
-    /// A directory, before something in it is asked for.
+    /// A directory, before the operation in it begins.
     pub(crate) fn within(&self, dentry: DentryRef<Inode>) -> Result<Within, Errno> {
         let inode = dentry.inode().ok_or(Errno::ESTALE)?;
         let told = self.news.tells_of(&self.names, &inode);
@@ -234,8 +236,9 @@ impl FuseConn {
         }
     }
 
-    /// Attributes, and how long they may be believed. `dir` has a name of the inode, if it has one, that would be told
-    /// of. They are `known` if the file system has been asked since that is so.
+    /// Attributes, and how long the kernel may believe them. `dir` is a directory with a name of the inode whose
+    /// changes the kernel would be told of. The attributes are `known` if the file system was asked after that
+    /// became so.
     fn attributes(
         &self,
         inode: &SlabArc<Inode>,
@@ -247,7 +250,7 @@ impl FuseConn {
             false => dir.is_some(),
         };
         let attr = match known {
-            // A directory may not have been watched for changes of its own.
+            // A directory need not have been watched for changes of its own attributes.
             Some(known) if !inode.is_directory() => known,
             _ => self.attributes_now(inode)?,
         };
@@ -261,8 +264,8 @@ impl FuseConn {
         Ok((attr, self.ttl(told, true)))
     }
 
-    /// Whether its attributes may change without a word: nobody tells of stores into mappings, and nobody but us of data that
-    /// waits to be written.
+    /// Whether its attributes may change without notice: stores into mappings cause no event, and data that waits
+    /// to be written is known only here.
     fn is_used(&self, inode: &Inode) -> bool {
         let provisional = inode.attributes().is_provisional();
         provisional || inode.ops().writers() > 0 || self.nodes.is_open(inode.ino())
@@ -289,7 +292,8 @@ impl FuseConn {
         self.attributes(&inode, dir.as_deref(), Some(attr))
     }
 
-    /// An inode that the kernel knows, and the directory that tells of all changes: not of a directory, nor of a file in use.
+    /// An inode that the kernel knows, and the directory whose watch reports all its changes.
+    /// `None` for a directory and for a file in use.
     fn told(&self, ino: INodeNo) -> Result<(SlabArc<Inode>, Option<SlabArc<Inode>>), Errno> {
         let (inode, dentry) = self.nodes.named(&self.names, ino.0)?;
         let dentry = dentry.filter(|_| !inode.is_directory() && !self.is_used(&inode));
@@ -313,7 +317,7 @@ impl FuseConn {
         }
     }
 
-    /// A file that the kernel opened, or one that it did not, opened now if need be.
+    /// A file that the kernel opened. One that it did not open is opened now if necessary.
     pub(crate) fn file(&self, id: FileId, write: bool) -> Result<Arc<FileHandle>, Errno> {
         if let Some(file) = self.open_file(id, write)? {
             return Ok(file);
@@ -329,7 +333,7 @@ impl FuseConn {
         Ok(file)
     }
 
-    /// As [`FuseConn::file`], without opening it. Does not wait.
+    /// As [`FuseConn::file`], but opens nothing. Does not wait.
     pub(crate) fn open_file(
         &self,
         id: FileId,
@@ -343,11 +347,12 @@ impl FuseConn {
         Ok(self.unopened.get(id.ino, write).or_else(held))
     }
 
-    /// Opens a file that is about to lose a name, if it has data to write and programs may have it open without our knowing:
-    /// where no handle is open, the data goes with the last name. To be held until the name is gone.
+    /// Opens a file that is about to lose a name, if it has dirty data and programs may have it open without a
+    /// request: without an open handle the data would go with the last name. Keep the handle until the name is
+    /// gone.
     ///
     /// # Errors
-    /// It could neither be opened nor be made durable.
+    /// `EIO` and the like if it could neither be opened nor be made durable.
     fn keep_data(&self, within: &Within, name: &OsStr) -> Result<Option<Arc<FileHandle>>, Errno> {
         if !self.kernel_opens {
             return Ok(None);
@@ -372,7 +377,7 @@ impl FuseConn {
         }
     }
 
-    /// The directory that would tell of changes of a file, which still has its name there.
+    /// The directory whose watch reports changes of a file, if the file still has its name there.
     fn told_by(&self, named: &Named) -> Option<SlabArc<Inode>> {
         let within = self.within(named.dentry.parent()?).ok()?;
         let is_there = || {
@@ -386,8 +391,8 @@ impl FuseConn {
         told.then_some(within.inode)
     }
 
-    /// Tells the kernel of an inode, which it then may use until it forgets it. If the attributes `are_known`, the file system
-    /// has just been told of those in memory. `before` is what was told when it was asked.
+    /// Tells the kernel of an inode, which it may then use until it forgets it. `are_known`: the file system has
+    /// just confirmed the attributes. `before` holds the counts from before it was asked.
     fn entry(
         &self,
         within: &Within,
@@ -397,14 +402,14 @@ impl FuseConn {
     ) -> Result<Entry, Errno> {
         let dir = within.told.then_some(&*within.inode);
         let inode = &named.inode;
-        // The watch of a directory itself tells of its attributes. They are asked for below.
+        // The directory's own watch reports its attributes. They are compared below.
         let own = inode
             .is_directory()
             .then(|| self.news.told_before(&self.names, inode));
         let known = are_known.then(|| inode.attributes().get().of(inode.ino(), inode.kind()));
         let (attr, attr_ttl) = self.attributes(inode, dir, known)?;
         self.nodes.remember(&self.names, named);
-        // Invariant 2 of `news`: what is told from now on finds the inode among the nodes.
+        // Invariant 2 of `news`: a change reported from now on finds the inode among the nodes.
         let now = self.news.told_so_far(&within.inode);
         let is_changed = own.map_or(now != before, |own| self.news.told_so_far(inode) != own);
         if self.news.is_telling() && is_changed {
@@ -445,7 +450,7 @@ impl FuseConn {
         }
     }
 
-    /// Looks a name up that is there, and tells the kernel of it.
+    /// Looks up a name that exists, and tells the kernel of it.
     ///
     /// # Errors
     /// `ENOENT`, and those of the file system.
@@ -466,7 +471,8 @@ impl FuseConn {
         self.linking.is_locked(dir);
     }
 
-    /// Makes something under a name, and tells the kernel of it: with the attributes that it was made with if it `is_new`.
+    /// Creates a name, and tells the kernel of it; if it `is_new`, with the attributes that it was
+    /// created with.
     pub(crate) fn make(
         &self,
         dir: INodeNo,
@@ -477,7 +483,7 @@ impl FuseConn {
         let within = self.within(self.directory_to_tell_of(dir)?)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
         let mut before = self.news.told_before(&self.names, &within.inode);
-        // Making it is one doubt.
+        // The creation itself counts as one doubt.
         before.doubts = before.doubts.wrapping_add(1);
         let made = make(&within.dentry);
         self.names_changed(dir.0);
@@ -486,7 +492,7 @@ impl FuseConn {
         self.entry(&within, &Named::new(made)?, is_new, before)
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub(crate) fn remove(
         &self,
         dir: INodeNo,
@@ -540,7 +546,7 @@ impl FuseConn {
         Ok(())
     }
 
-    /// Makes what took the old name of a rename the caller's, as far as this process may.
+    /// Gives the whiteout that a rename left to the caller, as far as this process may.
     fn give_whiteout(&self, ctx: &OpContext, within: &Within, name: &OsStr) {
         let set = SetAttr {
             uid: Some(ctx.uid),
@@ -568,7 +574,8 @@ pub(crate) fn is_acl(name: &OsStr) -> bool {
     name == "system.posix_acl_access" || name == "system.posix_acl_default"
 }
 
-/// Names of attributes as the kernel wants them. It lets nobody but root read `trusted.*`, and shows all names that it is given.
+/// Names of attributes in the kernel's form. Only root may read `trusted.*`, and the kernel shows
+/// all names that it gets.
 pub(crate) fn list_of_xattrs(names: &[OsString], is_root: bool) -> Vec<u8> {
     let mut list = Vec::new();
     for name in names.iter().map(|name| name.as_bytes()) {
@@ -580,7 +587,7 @@ pub(crate) fn list_of_xattrs(names: &[OsString], is_root: bool) -> Vec<u8> {
     list
 }
 
-/// Size 0 asks for the size alone.
+/// A size of 0 queries the length.
 pub(crate) fn answer_xattr(value: &[u8], size: u32, reply: fuser::ReplyXattr) {
     if size == 0 {
         reply.size(value.len() as u32);

@@ -1,4 +1,4 @@
-//! A mount from outside: from another thread, or another process than the one that serves it.
+//! A mount as another thread or process sees it, not the one that serves it.
 
 use foliocache_sys::Errno;
 use foliocache_sys::dir::mount as sys_mount;
@@ -8,19 +8,21 @@ use std::path::{Path, PathBuf};
 
 /// Stores of programs into mappings of files of a mount.
 ///
-/// **Use it in another process than the one that serves the mount.** A thread that waits for its own process cannot be killed: it
-/// shares the process's descriptors, and so keeps the connection open that the kernel would have to close to wake it.
+/// **Use it in a process other than the one that serves the mount.** A thread that waits for its own process cannot
+/// be killed: it shares the process's descriptors, and so keeps the connection open that the kernel would have to
+/// close to wake it.
 ///
 /// The mount is in use while the value lives.
 #[derive(Debug)]
 pub struct MappedStores(OwnedFd);
 
 impl MappedStores {
-    /// Those of the mount at `mount_point`. `device` is its [`Connection::device`], where that is known. May block.
+    /// Opens the mount at `mount_point`. `device` is its [`Connection::device`], if it is known.
+    /// May block.
     ///
     /// # Errors
-    /// Those of opening the mount point. `ESTALE` if something else is there: the mount was taken off the tree, or another one hides
-    /// it.
+    /// Those of opening the mount point. `ESTALE` if another file system is there: the mount was detached, or
+    /// another one covers it.
     pub fn of(mount_point: &Path, device: Option<u64>) -> Result<MappedStores, Errno> {
         let root = fd::open(mount_point, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
         if let Some(device) = device
@@ -31,8 +33,9 @@ impl MappedStores {
         Ok(MappedStores(root))
     }
 
-    /// Asks the kernel to write them back. It need not have done all of it afterwards: see
-    /// [`Mount::take_over_stores`](crate::Mount::take_over_stores). Works after [`Mount::hide`](crate::Mount::hide), too. Blocks.
+    /// Asks the kernel to write dirty pages of mappings back. It may leave some out: see
+    /// [`Mount::take_over_stores`](crate::Mount::take_over_stores). Works after [`Mount::hide`](crate::Mount::hide)
+    /// too. Blocks.
     ///
     /// # Errors
     /// The first error of writing.
@@ -41,11 +44,12 @@ impl MappedStores {
     }
 }
 
-/// The kernel's side of a mount, to cut programs off while another thread has the [`Mount`](crate::Mount).
+/// The kernel's side of a mount. With it a thread can cut programs off while another one owns the
+/// [`Mount`](crate::Mount).
 #[derive(Clone, Debug)]
 pub struct Connection {
     pub(crate) mount_point: PathBuf,
-    /// `None` where the list of mounts does not have it.
+    /// `None` if the mount table does not list it.
     device: Option<(u32, u32)>,
 }
 
@@ -62,13 +66,14 @@ impl Connection {
         }
     }
 
-    /// The device number of its files, as `stat(2)` tells it; `None` where the list of mounts does not have it.
+    /// The device number of its files, as in `stat(2)`; `None` if the mount table does not list it.
     pub fn device(&self) -> Option<u64> {
         let (major, minor) = self.device?;
         Some(Device { major, minor }.raw())
     }
 
-    /// Whether it is on top at its place, and not another mount that came later. `true` if that is not known.
+    /// Whether it is on top at its mount point, and not covered by a later mount. `true` if that is
+    /// unknown.
     pub(crate) fn is_in_tree(&self) -> bool {
         if self.device.is_none() {
             return true;
@@ -80,8 +85,7 @@ impl Connection {
         top.is_some_and(|mount| Some(mount.device) == self.device)
     }
 
-    /// Ends every request that is under way, and every one to come, with an error, and takes the mount off the tree. May
-    /// block.
+    /// Fails every present and future request, and detaches the mount. May block.
     ///
     /// # Errors
     /// `EPERM` without privilege: programs are cut off when the process ends.
@@ -89,7 +93,7 @@ impl Connection {
         let done = match self.device {
             _ if self.is_in_tree() => sys_mount::abort(&self.mount_point),
             Some(device) => sys_mount::abort_fuse(device),
-            // It is in the tree then, see above.
+            // It is in the tree then, see `is_in_tree`.
             None => Err(Errno::EINVAL),
         };
         match done {

@@ -1,4 +1,4 @@
-//! Attributes, times and error numbers as the kernel wants them.
+//! Attributes, times and error numbers in the kernel's form.
 
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
@@ -22,7 +22,7 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// The kind in the upper bits of a mode that `mknod` was given.
+/// The file type in the mode given to `mknod`.
 pub(crate) fn kind_of_mode(mode: u32) -> FileKind {
     match FileKind::from_mode(mode) {
         FileKind::Unknown => FileKind::Regular,
@@ -50,9 +50,9 @@ pub(crate) fn attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// A time to set. The library takes seconds *and* nanoseconds of a time before 1970 away from the
-/// epoch, where the kernel's nanoseconds always count forwards: the pair that the kernel sent is
-/// recovered here.
+/// A time to set. The library subtracts seconds *and* nanoseconds of a time before 1970 from the
+/// epoch, while the kernel's nanoseconds always count forwards: this recovers the pair that the
+/// kernel sent.
 pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
     let time = match time {
         TimeOrNow::Now => return SetTime::Now,
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn times_before_the_epoch_survive() {
-        // The first second that there is.
+        // The earliest second.
         let first = UNIX_EPOCH - Duration::new(1 << 63, 0);
         assert_eq!(
             set_time(TimeOrNow::SpecificTime(first)),

@@ -2,20 +2,19 @@
 //!
 //! # Model
 //!
-//! A read of some size is answered with the cache's own memory, where that lies in one piece: the
-//! kernel's copy is then the only one. Other reads are answered from a buffer of
-//! [`Buffers`](crate::buffers::Buffers). Bytes to write lie in the buffer that the request came in,
-//! or in a copy for a worker. All of these belong to the fixed base of the process, see
+//! A read from a certain size on is answered with the cache's own memory, if the bytes are
+//! contiguous there: the kernel's copy is then the only one. Other reads are answered from a buffer
+//! of [`Buffers`](crate::buffers::Buffers). Bytes to write lie in the buffer of the request, or in
+//! a copy for a worker. All of these belong to the fixed base of the process, see
 //! [`Mount::fixed_bytes`](crate::Mount::fixed_bytes).
 //!
 //! A thread that must not wait uses [`FuseConn::read_nowait`] and [`FuseConn::write_nowait`], and hands
 //! the rest to a worker ([`service`](crate::service)).
 //!
-//! The kernel says with each write whether the bytes come from its cache (somebody stored into a
-//! mapping; then any writable handle may serve, and appending handles must not append), whether
-//! set-id bits are to go, and whether the data is to be durable when it is answered: of writes that
-//! come here directly the kernel syncs none itself. With each read and write it gives the descriptor's flags, which
-//! `fcntl(2)` may change: with `O_DIRECT` it is uncached.
+//! Each write says whether the bytes come from the kernel's cache (a program stored into a mapping; then any
+//! writable handle may serve, and appending handles must not append), whether to clear set-id bits, and whether the
+//! data must be durable before the answer: the kernel syncs none of the writes that bypass its cache. Each read and
+//! write carries the descriptor's flags, which `fcntl(2)` may change: `O_DIRECT` makes it uncached.
 
 use crate::conn::FuseConn;
 use crate::handles::{FileHandle, FileId, NO_HANDLE};
@@ -40,13 +39,13 @@ const FALLOC_FL_ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// Least bytes that are worth folio locks; below, copying them twice costs less.
+/// The least length for which folio locks pay; below, a second copy costs less.
 const MIN_IN_PLACE: usize = 32 << 10;
 
-/// How often the pages of a read are brought in anew when they are evicted before they are copied.
+/// How often a read fetches its pages again when they are evicted before the copy.
 const FETCHES: usize = 8;
 
-/// Bytes that are copied at once from file to file.
+/// Bytes of one step of a copy from file to file.
 const COPY_PIECE: usize = 64 << 10;
 
 /// Most bytes that one request copies from file to file, so that a copy can be interrupted.
@@ -70,7 +69,7 @@ pub(crate) struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// The kernel asks for no more; the answer may be shorter in any case.
+    /// The kernel requests no more. The answer may be shorter.
     fn len(&self) -> usize {
         self.size.min(crate::buffers::MAX_REQUEST) as usize
     }
@@ -90,15 +89,15 @@ pub(crate) struct WriteRequest {
     pub(crate) file: FileId,
     pub(crate) pos: u64,
     pub(crate) how: WriteFlags,
-    /// Those of the descriptor.
+    /// The descriptor's flags.
     pub(crate) flags: i32,
     /// The writing process.
     pub(crate) ctx: OpContext,
 }
 
 impl WriteRequest {
-    /// The bytes come from the kernel's cache. The kernel takes a short write of them for a whole
-    /// one.
+    /// The bytes come from the kernel's cache. The kernel takes a short write of them for a
+    /// complete one.
     pub(crate) fn is_from_cache(&self) -> bool {
         self.how.contains(WriteFlags::FUSE_WRITE_CACHE)
     }
@@ -131,8 +130,8 @@ impl FuseConn {
         self.read_with(request, handle, reply, &mut request.iocb(false));
     }
 
-    /// Reads and answers if all of it is in the cache. Does not wait; if it would have to, gives the reply back, and the
-    /// position of what is missing.
+    /// Reads and answers if all of it is in the cache. Does not wait; if it would have to, returns the reply and
+    /// the position of the first missing byte.
     pub(crate) fn read_nowait<R: ReadReply>(
         &self,
         request: &ReadRequest,
@@ -149,8 +148,8 @@ impl FuseConn {
         unanswered.map(|reply| (reply, iocb.pos))
     }
 
-    /// Goes on where [`FuseConn::read_nowait`] gave up, with what that gave back. Takes a buffer only when the bytes are there,
-    /// so that threads which wait for a store hold none.
+    /// Continues where [`FuseConn::read_nowait`] stopped, with what it returned. Takes a buffer only once the bytes
+    /// are cached, so threads that wait for a store hold none.
     pub(crate) fn fetch_and_read<R: ReadReply>(
         &self,
         request: &ReadRequest,
@@ -173,7 +172,7 @@ impl FuseConn {
                 handle()?.file.fetch(&mut iocb, missing)
             });
             if fetched.is_err() {
-                // A read says how far it gets.
+                // The read returns how far it got.
                 break;
             }
         }
@@ -194,8 +193,8 @@ impl FuseConn {
         }
     }
 
-    /// Answers a read as `iocb` says; gives the reply back if it has to wait, with `iocb.pos` at what is
-    /// missing.
+    /// Answers a read as `iocb` says; if it has to wait, returns the reply, with `iocb.pos` at the first missing
+    /// byte.
     fn read_with<R: ReadReply>(
         &self,
         request: &ReadRequest,
@@ -241,13 +240,13 @@ impl FuseConn {
                 reply(Err(error));
                 None
             }
-            // A panic in the answer: the library has sent its own.
+            // A panic in the answer: the library has sent an answer.
             (Err(_), None) => None,
         }
     }
 
-    /// As much of a write as needs no waiting: the bytes done, and whether that is all there is to
-    /// do.
+    /// Writes as much as it can without waiting; returns the bytes done, and whether the write is
+    /// complete.
     pub(crate) fn write_nowait(
         &self,
         request: &WriteRequest,
@@ -298,8 +297,8 @@ impl FuseConn {
         Ok(done as u32)
     }
 
-    /// Takes set-id bits away before somebody without privilege changes the data: with `FUSE_HANDLE_KILLPRIV_V2` the kernel
-    /// leaves that to us, and says of writes alone whether it is to be. May block on I/O if there are any.
+    /// Clears set-id bits before an unprivileged caller changes the data. With `FUSE_HANDLE_KILLPRIV_V2` the kernel
+    /// leaves that to the server, and flags only the writes that need it. May block on I/O if there are such bits.
     pub(crate) fn remove_privileges(
         &self,
         ctx: &OpContext,
@@ -308,7 +307,7 @@ impl FuseConn {
         let (mode, _, group) = inode.attributes().owner();
         let is_member = || ctx.gid == group || credentials::is_further_group(ctx.pid, group);
         let left = |in_group| written_mode(mode, in_group);
-        // Of most files it does not matter, and it takes a look at the process.
+        // For most files the group does not matter, and finding it needs a look at the process.
         let in_group = left(true) == left(false) || is_member();
         if left(in_group) != mode {
             inode.ops().remove_privileges(inode, in_group)?;
@@ -393,7 +392,7 @@ impl FuseConn {
         Ok(done)
     }
 
-    /// How a file is opened that the kernel makes with these flags.
+    /// The flags to open a file with that the kernel creates with these flags.
     pub(crate) fn flags_of_created(&self, flags: OpenFlags) -> OpenFlags {
         match self.kernel_opens {
             true => OpenFlags::READ_WRITE,
@@ -401,10 +400,10 @@ impl FuseConn {
         }
     }
 
-    /// The handle of a file that was just opened with `flags`.
+    /// Adds the handle of a file that was just opened with `flags`.
     pub(crate) fn insert_file(&self, file: OpenFile, charge: MetadataCharge, flags: i32) -> Fh {
         if self.kernel_opens {
-            // The kernel does not say when it is closed.
+            // The kernel will not report its close.
             self.unopened.put(Arc::new(FileHandle::new(file, charge)));
             return Fh(NO_HANDLE);
         }
@@ -414,17 +413,17 @@ impl FuseConn {
         Fh(self.files.insert(FileHandle { flags, ..handle }))
     }
 
-    /// A program closes a file: writes back what is dirty.
+    /// A program closes a file: writes back dirty data.
     ///
     /// # Errors
-    /// A failure of writing the file back that its handle has not been told of; if it has no open handle, of data that still waits
-    /// to be written.
+    /// A writeback error that the handle has not reported yet; without an open handle, an error of data that still
+    /// waits to be written.
     pub(crate) fn do_flush(&self, id: FileId) -> Result<(), Errno> {
         if let Some(open) = self.open_file(id, true)? {
             return open.file.write_back();
         }
         let inode = self.inode(INodeNo(id.ino))?;
-        // Its handle was closed since, but the data may still be under way, or have failed.
+        // Its handle was closed since, but its data may still be under writeback, or have failed.
         let Some(mapping) = inode.mapping().filter(|mapping| mapping.is_dirty()) else {
             return Ok(());
         };
@@ -433,7 +432,8 @@ impl FuseConn {
         mapping.check_wb_err(&told)
     }
 
-    /// Closes a file; the kernel's pages of it go when nobody else has it open, unless it is to keep them.
+    /// Closes a file. After the last close the kernel's pages of it are dropped, unless it is to
+    /// keep them.
     pub(crate) fn do_release(&self, fh: u64) {
         let Some(handle) = self.files.remove(fh) else {
             return;

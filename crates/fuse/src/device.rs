@@ -1,4 +1,4 @@
-//! Messages to the kernel that nobody asked for.
+//! Messages to the kernel that answer no request.
 //!
 //! # Model
 //!
@@ -12,10 +12,10 @@
 //!  9  PRUNE         count u32 │ 0 u32 │ 0 u64 │ count × u64
 //! ```
 //!
-//! `PRUNE` drops the names of each inode that nobody uses, and forgets the inode if that was all that kept it. Those in
-//! use stay, open files and working directories among them. `INC_EPOCH` has each name looked up again before it is
-//! used. Linux has both since 6.18; others refuse them with `EINVAL`. They are written to the device here because our FUSE
-//! library knows neither them nor the flags of `INVAL_ENTRY`, and hides that something is not there.
+//! `PRUNE` drops the unused names of each inode, and forgets the inode if only those kept it. Inodes in use stay,
+//! such as open files and working directories. `INC_EPOCH` makes the kernel look each name up again before it uses
+//! it. Linux has both since 6.18; older kernels refuse them with `EINVAL`. They are written to the device directly
+//! because our FUSE library lacks them and the flags of `INVAL_ENTRY`, and hides `ENOENT`.
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -25,33 +25,34 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-// In the place of an error number.
+// Stands in the field of the error number.
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const INC_EPOCH: i32 = 8;
 const PRUNE: i32 = 9;
 
-/// The name is asked for before it is used again, and stays until then.
+/// The name is looked up again before its next use, and stays until then.
 const EXPIRE_ONLY: u32 = 1;
 
-/// The device of a mount, for these messages alone.
+/// The device of a mount, for notifications.
 #[derive(Clone)]
 pub(crate) struct Device(Arc<File>);
 
 impl Device {
-    /// `device` is the session's.
+    /// `device` belongs to the session.
     pub(crate) fn new(device: BorrowedFd<'_>) -> Result<Device, Errno> {
         Ok(Device(Arc::new(device.try_clone_to_owned()?.into())))
     }
 
-    /// Asks the kernel to forget these inodes, as far as they are not used.
+    /// Asks the kernel to forget those of these inodes that are not in use.
     ///
-    /// Context: blocks for requests to this mount, where an inode has data that the kernel must write first.
+    /// Context: may wait for requests to this mount, if the kernel must first write an inode's
+    /// data.
     pub(crate) fn prune(&self, numbers: &[u64]) -> io::Result<()> {
         self.send(PRUNE, prune(numbers))
     }
 
-    /// Has the kernel ask for the attributes of an inode again, and with `pages` drop its pages.
+    /// Invalidates the kernel's attributes of an inode, and with `pages` its cached pages.
     ///
     /// Context: with `pages`, as [`Device::prune`].
     ///
@@ -63,10 +64,9 @@ impl Device {
         self.send(INVAL_INODE, words.map(u64::to_ne_bytes).concat())
     }
 
-    /// Has the kernel look a name up again; it is taken off the tree at once, also where it is in use, unless
-    /// `keep`.
+    /// Invalidates a name. Without `keep` it is removed from the tree at once, even while it is in use.
     ///
-    /// Context: blocks for requests in the directory.
+    /// Context: waits for requests in the directory.
     ///
     /// # Errors
     /// `ENOENT` if the kernel does not know it.
@@ -80,13 +80,13 @@ impl Device {
         self.send(INVAL_ENTRY, bytes)
     }
 
-    /// Has the kernel look all names up again.
+    /// Invalidates all names.
     pub(crate) fn forget_all_names(&self) -> io::Result<()> {
         self.send(INC_EPOCH, Vec::new())
     }
 
     fn send(&self, code: i32, body: Vec<u8>) -> io::Result<()> {
-        // One write is one message, and is taken as a whole or not at all.
+        // One write is one message; the kernel takes all of it or refuses it.
         (&*self.0).write(&message(code, &body)).map(drop)
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_what_the_kernel_reads() {
+    fn a_message_has_the_kernels_layout() {
         let bytes = message(PRUNE, &prune(&[0x0102_0304_0506_0708, 3]));
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());

@@ -1,25 +1,26 @@
-//! The answer to a look-up as the kernel wants it, and how long the kernel may believe it.
+//! The answer to a look-up in the kernel's form, and how long the kernel may believe it.
 
 use fuser::{FileAttr, Generation, INodeNo};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// How long at most the kernel may believe a name or an attribute if it is not told of changes.
+/// Longest time that the kernel may believe a name or attributes whose changes it is not told of.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
 
-/// How long the kernel believes a name or an attribute if it will be told of changes. It asks again now and then all the same.
+/// How long the kernel believes a name or attributes whose changes it will be told of. It still
+/// asks again now and then.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-/// An entry as the kernel wants it.
+/// A directory entry in the kernel's form.
 pub(crate) struct Entry {
     pub(crate) attr: FileAttr,
     pub(crate) generation: Generation,
-    /// How long the name may be believed, and how long the attributes.
+    /// How long the kernel may believe the name, and how long the attributes.
     pub(crate) name_ttl: Duration,
     pub(crate) attr_ttl: Duration,
 }
 
 impl Entry {
-    /// There is no such name.
+    /// The answer that the name does not exist.
     pub(crate) fn absent(name_ttl: Duration) -> Entry {
         Entry {
             attr: FileAttr {
@@ -45,7 +46,7 @@ impl Entry {
         }
     }
 
-    /// For an answer that has one time for both.
+    /// For an answer with one time for both.
     pub(crate) fn ttl(&self) -> Duration {
         self.name_ttl.min(self.attr_ttl)
     }

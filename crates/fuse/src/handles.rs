@@ -1,26 +1,27 @@
-//! Open files and directories by the number that the kernel knows.
+//! Open files and directories by the kernel's handle number.
 //!
 //! # Locking
 //!
-//! The lock protects its table alone and is never held across an operation of the file system:
-//! handles are dropped after it.
+//! `open`, a [`Leaf`](Rank::Leaf), protects its table. Handles are used and dropped after it is released.
 
 use foliocache_mm::MetadataCharge;
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use foliocache_sync::{Arc, RwLock};
+use foliocache_sync::rank::{Rank, RankedRwLock};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{Inode, OpContext, OpenDirectory, OpenFile};
 use fuser::{FileHandle as Fh, INodeNo};
 use std::collections::HashMap;
 
-/// The memory of a handle besides its open file: on the heap, and in the table.
+/// Memory of a handle besides its open file: on the heap and in the table.
 pub(crate) const HANDLE_BYTES: u64 = 192;
 
-/// The number in requests for files that the kernel uses without having opened them; no handle has it.
+/// The handle number in requests for files that the kernel uses without an `OPEN`; no handle has
+/// it.
 pub(crate) const NO_HANDLE: u64 = 0;
 
-/// A file as the kernel names it in a request for data.
+/// A file as a data request names it.
 #[derive(Clone, Copy)]
 pub(crate) struct FileId {
     pub(crate) ino: u64,
@@ -37,19 +38,19 @@ impl FileId {
     }
 }
 
-/// An open file of the kernel's.
+/// A file that the kernel has open.
 pub(crate) struct FileHandle {
     pub(crate) _charge: MetadataCharge,
     pub(crate) file: OpenFile,
-    /// The kernel read pages into its own cache through this handle: a program mapped the file.
+    /// The kernel read pages into its cache through this handle: a program mapped the file.
     pub(crate) mapped: AtomicBool,
     /// The flags of `open(2)`; none if the kernel did not open it.
     pub(crate) flags: i32,
 }
 
 impl FileHandle {
-    /// The handle of a file that was just opened. From here on the kernel says whose writes take
-    /// set-id bits away.
+    /// The handle of a file that was just opened. From now on each write request says whether it
+    /// clears set-id bits.
     pub(crate) fn new(file: OpenFile, charge: MetadataCharge) -> FileHandle {
         FileHandle {
             _charge: charge,
@@ -60,7 +61,7 @@ impl FileHandle {
     }
 }
 
-/// An open directory of the kernel's.
+/// A directory that the kernel has open.
 pub(crate) struct DirHandle {
     pub(crate) _charge: MetadataCharge,
     pub(crate) dentry: DentryRef<Inode>,
@@ -69,14 +70,14 @@ pub(crate) struct DirHandle {
 
 /// The open files or directories, by number. A number is never used twice.
 pub(crate) struct Handles<T> {
-    open: RwLock<HashMap<u64, Arc<T>>>,
+    open: RankedRwLock<HashMap<u64, Arc<T>>>,
     next: AtomicU64,
 }
 
 impl<T> Handles<T> {
     pub(crate) fn new() -> Self {
         Handles {
-            open: RwLock::new(HashMap::new()),
+            open: RankedRwLock::new(Rank::Leaf, HashMap::new()),
             next: AtomicU64::new(1),
         }
     }

@@ -1,14 +1,14 @@
-//! Gives back what a mapping brought into the kernel's cache.
+//! Drops pages from the kernel's cache that a mapping brought there.
 //!
 //! # Model
 //!
-//! The kernel keeps the pages of a mapped file in its own cache, which is memory that our bound
-//! does not see. When the last handle of such a file is closed nobody maps it any more, and the
-//! kernel is told to drop the pages. It may have to wait for requests of ours to do so, so a thread
-//! of its own asks it, which serves no requests.
+//! The kernel keeps the pages of a mapped file in its own cache, outside our bound. The close of
+//! the last handle means that the file is no longer mapped, and the kernel is then told to drop the
+//! pages. Before it does, it may have to wait for requests to this mount, so a thread that serves
+//! no requests tells it.
 //!
-//! Stores of programs into mappings come back as writes that no caller waits for. They are counted, for who ends
-//! the mount: `syncfs(2)` does not wait for them and need not send all of them (decision 45).
+//! The kernel sends stores of programs into mappings as writes that no caller waits for. They are counted for the
+//! end of the mount: `syncfs(2)` does not wait for them and need not send all of them (decision 45).
 //!
 //! # Memory ordering
 //!
@@ -16,39 +16,41 @@
 //!
 //! # Locking
 //!
-//! `queue` protects the numbers that wait; nothing is called under it.
+//! `queue`, a [`Leaf`](Rank::Leaf), protects the inode numbers that wait for the thread.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::background::{self, Panics};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant, sleep};
-use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sync::{Arc, Condvar};
 use fuser::{INodeNo, Notifier};
 use std::collections::VecDeque;
 
-/// Numbers that may wait; what comes on top is left to the kernel's own reclaim.
+/// Most queued inodes. Pages of further ones are left to the kernel's own reclaim.
 const MAX_WAITING: usize = 4096;
 
-/// How long no write has come when the kernel sends none.
+/// If no write came for this long, the kernel sends none.
 const QUIET: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
 struct Queue {
-    /// Inodes, and from where on their pages are to go; with a negative offset it is the attributes alone.
+    /// Inodes, with the offset from which to drop their pages; a negative offset means the
+    /// attributes alone.
     waiting: VecDeque<(INodeNo, i64)>,
     stopped: bool,
 }
 
 /// The queue of inodes whose pages the kernel is to drop.
-#[derive(Default)]
 pub(crate) struct KernelPages {
-    queue: Mutex<Queue>,
+    queue: RankedMutex<Queue>,
     wake: Condvar,
-    /// Writes from the kernel's cache: those under way in the lower half, those there ever were in the upper.
+    /// Writes from the kernel's cache: those under way in the lower half, all that ever came in the
+    /// upper.
     writes: AtomicU64,
 }
 
-/// A write from the kernel's cache, until it is answered.
+/// A write from the kernel's cache, until its answer.
 pub(crate) struct CacheWrite(Arc<KernelPages>);
 
 impl Drop for CacheWrite {
@@ -58,8 +60,18 @@ impl Drop for CacheWrite {
     }
 }
 
+impl Default for KernelPages {
+    fn default() -> KernelPages {
+        KernelPages {
+            queue: RankedMutex::new(Rank::Leaf, Queue::default()),
+            wake: Condvar::new(),
+            writes: AtomicU64::new(0),
+        }
+    }
+}
+
 impl KernelPages {
-    /// A write from the kernel's cache has come.
+    /// A write from the kernel's cache arrived.
     pub(crate) fn write_begins(self: &Arc<Self>) -> CacheWrite {
         // Relaxed: see the module's header.
         self.writes.fetch_add(1 << 32 | 1, Ordering::Relaxed);
@@ -73,7 +85,7 @@ impl KernelPages {
     }
 
     /// Waits until no write from the kernel's cache is under way, and either more than `begun` have come or none
-    /// does. Whether any came.
+    /// comes. Returns whether any came.
     pub(crate) fn wait_for_writes(&self, begun: u32) -> bool {
         let mut quiet_since = Instant::now();
         loop {
@@ -89,12 +101,12 @@ impl KernelPages {
         }
     }
 
-    /// The kernel is to drop the pages of this inode, which nobody maps any more.
+    /// Has the kernel drop the pages of this inode, which is no longer mapped.
     pub(crate) fn drop_pages(&self, ino: u64) {
         self.push(ino, 0);
     }
 
-    /// The kernel is to ask for this inode's attributes again.
+    /// Has the kernel ask for this inode's attributes again.
     pub(crate) fn forget_attributes(&self, ino: u64) {
         self.push(ino, -1);
     }
@@ -129,7 +141,7 @@ impl KernelPages {
                 return;
             }
             let Some((ino, offset)) = queue.waiting.pop_front() else {
-                queue = self.wake.wait(queue);
+                queue = self.wake.wait_ranked(queue);
                 continue;
             };
             drop(queue);

@@ -16,7 +16,8 @@
 //! 1. Every request is answered once. A panic inside an operation is answered with `EIO` and logged, and the mount goes on.
 //! 2. The kernel checks permissions (`default_permissions`, with the source's access control lists) and keeps locks.
 //! 3. Nothing in this process touches files of the mount: such a call would wait for this process, and could not be killed with it.
-//! 4. [`KernelCache`] says what file data the kernel's cache may hold: by default only mapped files.
+//! 4. [`KernelCache`] chooses the file data that the kernel's cache may hold: by default only
+//!    mapped files.
 #![deny(unsafe_code)]
 
 mod buffers;

@@ -1,61 +1,63 @@
-//! Where the kernel goes on reading directories that it has not opened.
+//! The positions at which the kernel continues to read directories that it has not opened.
 //!
 //! # Model
 //!
-//! An open directory may show the names that were there when it was opened. So a reading is kept only until a name in
-//! the directory changes: a later reading that comes to the same place must list a name that was made before it began.
-//! Without a kept reading the directory is opened again, which costs an opening and a seek for each request. Readings that
-//! are not continued give way to others.
+//! An open directory may show the names that existed when it was opened. So a reading is kept only until a name in
+//! the directory changes: a later reading that reaches the same position must list names that were made before it
+//! began. Without a kept reading, each request costs an open and a seek. Abandoned readings are replaced by new
+//! ones.
 //!
 //! # Invariants
 //!
-//! A kept reading was opened after the last change of a name in its directory if changes are told, and else at most [`TTL`]
-//! ago.
+//! A kept reading was opened after the last change of a name in its directory if changes are reported, and
+//! otherwise at most [`TTL`] ago.
 //!
 //! # Locking
 //!
-//! The lock protects the readings alone. It is never held across an operation of the file system: readings are dropped
-//! after it.
+//! The lock, a [`Leaf`](Rank::Leaf), protects the readings. They are used and dropped after it is released. A
+//! change is reported under [`Observers`](Rank::Observers) and other locks, where nothing may be closed, so the
+//! readings that it ends wait in `ended` for the next request.
 
 use crate::entry::TTL;
 use crate::handles::DirHandle;
-use foliocache_sync::Mutex;
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::time::Instant;
 use foliocache_sys::Errno;
 
-/// Directories that are read without a handle, most.
+/// Most readings that are kept.
 const LISTED: usize = 8;
 
-/// Counts of changes of names, which directories share by number.
+/// Counters of name changes. Directories share them by number.
 const COUNTS: usize = 32;
 
-/// A directory that the kernel reads without having opened it, between two requests.
+/// A directory that the kernel reads without an `OPENDIR`, between two requests.
 pub(crate) struct Reading {
     pub(crate) handle: DirHandle,
     ino: u64,
-    /// Changes of its names that were known before it was opened.
+    /// The count of its name changes before it was opened.
     changes: u32,
-    /// When it was opened, if changes of its names by others are not told.
+    /// When it was opened, if its changes are not reported.
     untold_since: Option<Instant>,
 }
 
 /// The kept readings; see the module's header.
-#[derive(Default)]
-pub(crate) struct Listed(Mutex<Kept>);
+pub(crate) struct Listed(RankedMutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    /// Where each goes on, the oldest first.
+    /// The readings and their positions, the oldest first.
     readings: Vec<(u64, Reading)>,
-    /// Changes of names. Directories may share a count.
+    /// Counts of name changes. Directories may share one.
     changes: [u32; COUNTS],
+    /// Readings that a change ended. The next request closes them.
+    ended: Vec<(u64, Reading)>,
 }
 
 impl Kept {
-    /// Takes out the readings that are chosen.
-    fn remove(&mut self, choose: impl Fn(&Reading) -> bool) -> Vec<(u64, Reading)> {
+    /// Ends the readings that are chosen.
+    fn end(&mut self, choose: impl Fn(&Reading) -> bool) {
         let chosen = self.readings.extract_if(.., |(_, reading)| choose(reading));
-        chosen.collect()
+        self.ended.extend(chosen);
     }
 }
 
@@ -63,9 +65,16 @@ fn count_of(ino: u64) -> usize {
     (ino % COUNTS as u64) as usize
 }
 
+impl Default for Listed {
+    fn default() -> Listed {
+        Listed(RankedMutex::new(Rank::Leaf, Kept::default()))
+    }
+}
+
 impl Listed {
     /// The reading of the directory `ino` that stopped at `offset`.
     pub(crate) fn take(&self, ino: u64, offset: u64) -> Option<Reading> {
+        self.close_ended();
         let mut kept = self.0.lock();
         let found = |(at, reading): &(u64, Reading)| (reading.ino, *at) == (ino, offset);
         let place = kept.readings.iter().rposition(found)?;
@@ -75,7 +84,7 @@ impl Listed {
         reading.untold_since.is_none_or(holds).then_some(reading)
     }
 
-    /// Opens a directory to be read; `told` if changes of its names by others are told from now on.
+    /// Opens a directory for reading; `told` if changes of its names are reported from now on.
     pub(crate) fn open(
         &self,
         ino: u64,
@@ -92,7 +101,8 @@ impl Listed {
         })
     }
 
-    /// Keeps a reading, which stopped at `offset`, unless a name changed since the directory was opened.
+    /// Keeps a reading that stopped at `offset`, unless a name changed since the directory was
+    /// opened.
     pub(crate) fn put(&self, reading: Reading, offset: u64) {
         let mut kept = self.0.lock();
         if kept.changes[count_of(reading.ino)] != reading.changes {
@@ -106,34 +116,36 @@ impl Listed {
         drop(oldest);
     }
 
-    /// A name in the directory `ino` changed.
+    /// A name in the directory `ino` changed. Called under locks: closes nothing.
     pub(crate) fn names_changed(&self, ino: u64) {
         let mut kept = self.0.lock();
         let count = count_of(ino);
         kept.changes[count] = kept.changes[count].wrapping_add(1);
-        let gone = kept.remove(|reading| count_of(reading.ino) == count);
-        drop(kept);
-        drop(gone);
+        kept.end(|reading| count_of(reading.ino) == count);
     }
 
-    /// Any name may have changed.
+    /// Any name may have changed. Called under locks: closes nothing.
     pub(crate) fn all_changed(&self) {
         let mut kept = self.0.lock();
         for count in &mut kept.changes {
             *count = count.wrapping_add(1);
         }
-        let gone = kept.remove(|_| true);
-        drop(kept);
-        drop(gone);
+        kept.end(|_| true);
     }
 
     /// The kernel forgot the directory `ino`.
     pub(crate) fn end(&self, ino: u64) {
-        let gone = self.0.lock().remove(|reading| reading.ino == ino);
-        drop(gone);
+        self.0.lock().end(|reading| reading.ino == ino);
+        self.close_ended();
     }
 
-    /// How many readings are kept.
+    /// Context: no locks. Closing a directory may take locks of the file system.
+    fn close_ended(&self) {
+        let ended = std::mem::take(&mut self.0.lock().ended);
+        drop(ended);
+    }
+
+    /// Readings that a request could continue.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.lock().readings.len()

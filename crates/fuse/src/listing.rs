@@ -14,12 +14,14 @@ use std::time::Duration;
 
 /// Bytes that an entry with attributes takes in a reply, without its name.
 const DIRENTPLUS_BYTES: usize = 152;
-/// Bytes of entries looked up together. The size of a reply is not told; this is the least usual.
+/// Bytes of entries that are looked up together. The reply's size is not known here; this is the
+/// smallest usual one.
 const BATCH_BYTES: usize = 4096;
 
 impl FuseConn {
-    /// Whether the kernel reads directories without opening them, and keeps what they list. It is told when a listing changes,
-    /// and after each reading where that is not told: times of the same tick could hide a change, and programs set them.
+    /// Whether the kernel reads directories without opening them, and caches their listings. It is told of each
+    /// change of a listing, and without reports of changes after each reading: changes within one tick leave the
+    /// times equal, and programs can set them.
     pub(crate) fn kernel_lists(&self) -> bool {
         // Relaxed: see the field.
         self.kernel_can_list.load(Ordering::Relaxed) && self.news.is_telling()
@@ -33,7 +35,7 @@ impl FuseConn {
         })
     }
 
-    /// Runs `read` on a directory, which moves the offset on as far as it gets.
+    /// Runs `read` on a directory; `read` advances the offset.
     pub(crate) fn list(
         &self,
         (ino, fh): (INodeNo, Fh),
@@ -57,7 +59,7 @@ impl FuseConn {
             self.listed.put(reading, at);
             return Ok(());
         }
-        // Once a reading, at its end: until then the kernel does not use what it keeps.
+        // Once for each reading, at its end: the kernel does not use its listing before that.
         let dir = reading.handle.dentry.inode();
         if dir.is_some_and(|dir| !self.news.tells_of(&self.names, &dir)) {
             self.news.forget_listing(ino.0);
@@ -65,8 +67,8 @@ impl FuseConn {
         Ok(())
     }
 
-    /// Names from `offset` on, as many as fit [`BATCH_BYTES`] with their attributes, `.` and `..`
-    /// among them.
+    /// Names from `offset` on, as many as fit in [`BATCH_BYTES`] with their attributes, including
+    /// `.` and `..`.
     fn names(&self, handle: &DirHandle, offset: u64) -> Result<Vec<DirEntryBuf>, Errno> {
         let mut names = Vec::new();
         let mut bytes = 0;
@@ -79,7 +81,7 @@ impl FuseConn {
             true
         });
         match read {
-            // The next reading begins with the error.
+            // The next reading starts with the error.
             Err(_) if !names.is_empty() => Ok(names),
             read => read.map(|()| names),
         }
@@ -129,9 +131,9 @@ impl FuseConn {
         }
     }
 
-    /// Fills a reply with entries and their attributes. A name that is gone by the time it is
-    /// looked up, or that this process may not look up, is left out; at a name that fails otherwise
-    /// the reply ends, and the next begins with the error.
+    /// Fills a reply with entries and their attributes. Names that have vanished before the
+    /// look-up, or that this process may not look up, are left out. At any other error the reply
+    /// ends, and the next one starts with the error.
     pub(crate) fn fill_plus(
         &self,
         handle: &DirHandle,
@@ -142,18 +144,18 @@ impl FuseConn {
         let mut given = 0;
         let within = self.within(handle.dentry.clone())?;
         loop {
-            // A look-up may not be made from within the reading of a directory.
+            // A directory's reader must not look names up.
             let names = match self.names(handle, *offset) {
                 Ok(names) if names.is_empty() => return Ok(()),
                 Ok(names) => names,
-                // The kernel has to hear of those before.
+                // The entries so far must reach the kernel first.
                 Err(_) if given > 0 => return Ok(()),
                 Err(error) => return Err(error),
             };
             for name in names {
                 let dots = name.name == "." || name.name == "..";
                 let (entry, remembered) = if dots {
-                    // The kernel takes only number and kind of these, and counts no look-up.
+                    // For these the kernel uses only number and kind, and counts no look-up.
                     let mut entry = Entry::absent(Duration::ZERO);
                     entry.attr.ino = INodeNo(name.ino);
                     entry.attr.kind = fuser::FileType::Directory;
@@ -184,7 +186,7 @@ impl FuseConn {
                     attr,
                     *generation,
                 ) {
-                    // It did not fit, so the kernel was not told of it.
+                    // It did not fit, so the kernel does not know of it.
                     if remembered {
                         self.forget_untold(attr.ino.0);
                     }

@@ -1,18 +1,18 @@
-//! A mounted file system: mounting, ending, and what it costs.
+//! A mounted file system: mounting, ending, and its cost.
 //!
 //! # Model
 //!
 //! ```text
 //!  Mount::new ──▶ serving ──unmount──▶ gone
-//!                    │ └── unmounted by somebody else: `is_ended`
+//!                    │ └── unmounted from outside: `is_ended`
 //!                    ├──hide──▶ out of the tree, served until the last program is done: `is_ended`
 //!                    └──detach──▶ out of the tree; programs that are inside get errors
 //! ```
 //!
-//! Ending in order is: [`Mount::take_over_stores`] with [`MappedStores`](crate::MappedStores) in another process, so that stores
-//! of programs into mappings reach the file system; [`Mount::hide`]; some time for programs to finish; the stores
-//! again and [`Mount::detach`] where some do not, [`Mount::unmount`] otherwise; then the file system's own write-back, when
-//! no program can change anything any more.
+//! An orderly end is: [`Mount::take_over_stores`] with [`MappedStores`](crate::MappedStores) in another process, so
+//! that stores of programs into mappings reach the file system; [`Mount::hide`]; some time for programs to finish;
+//! then [`Mount::unmount`], or, if programs remain, the stores again and [`Mount::detach`]; last, the file system's
+//! own writeback, when no program can change anything any more.
 
 use crate::buffers::{MAX_REQUEST, MORE_BUFFERS};
 use crate::conn::FuseConn;
@@ -44,10 +44,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The number that the kernel has for the root.
+/// The inode number of the root.
 const ROOT: u64 = 1;
 
-/// The memory of a reader besides its two buffers: of its stack, and allocated.
+/// Memory of a reader besides its two buffers: its stack and allocations.
 const READER_BYTES: u64 = 256 << 10;
 
 /// Why a file system could not be mounted or unmounted.
@@ -57,10 +57,10 @@ pub enum MountError {
     /// The kernel has no FUSE.
     #[error("there is no /dev/fuse: this kernel has no FUSE, or its module is not loaded")]
     NoFuse,
-    /// Neither the right to mount nor a helper that has it.
+    /// The caller may not mount, and no helper may do it instead.
     #[error("mounting is not permitted: it takes root, or the program fusermount3")]
     NotPermitted,
-    /// The helper opens nothing for its caller.
+    /// The helper cannot open the device for its caller.
     #[error("/dev/fuse may not be opened by this user: it takes root, or mode 666 on the device")]
     DeviceDenied,
     /// The kernel or the helper refused.
@@ -69,13 +69,13 @@ pub enum MountError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// The directory is not the top of a file system, or has credentials of its own.
+    /// The directory is not the top of a file system, or has separate credentials.
     #[error("only a directory as `Cache::directory` or `Cache::memfs` returned it can be mounted")]
     NotWhole,
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] foliocache::Error),
-    /// It is in use, or cannot be unmounted for another reason.
+    /// It is busy, or cannot be unmounted for another reason.
     #[error("cannot unmount: {0}")]
     Unmount(Errno),
 }
@@ -103,9 +103,9 @@ impl MountError {
             (_, Some(Errno::ENODEV | Errno::ENXIO)) => MountError::NoFuse,
             (io::ErrorKind::NotFound, _) if !fuse.exists() => MountError::NoFuse,
             (io::ErrorKind::PermissionDenied, _) if denied() => MountError::DeviceDenied,
-            // Not the kernel's error but the helper's words: they say what it takes.
+            // The helper printed what is missing.
             (io::ErrorKind::PermissionDenied, None) => said(),
-            // The helper that is tried when the kernel refuses was not found.
+            // The helper, which is tried when the kernel refuses, was not found.
             (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied, _) => {
                 MountError::NotPermitted
             }
@@ -114,8 +114,8 @@ impl MountError {
     }
 }
 
-/// Mounts `directory` at `mount_point`, for programs that do not know the library. Threads of its own serve it until the
-/// [`Mount`] is dropped. The program can use the directory at the same time.
+/// Mounts `directory` at `mount_point`, for programs that do not use the library. Dedicated threads serve it until
+/// the [`Mount`] is dropped. The program can use the directory at the same time.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -132,8 +132,8 @@ impl MountError {
 /// ```
 ///
 /// # Errors
-/// [`MountError::NotWhole`] for a directory below another, no FUSE, no right to mount, or what the
-/// kernel says.
+/// [`MountError::NotWhole`] for a directory below another, no FUSE, no right to mount, or the
+/// kernel's error.
 pub fn mount(
     directory: &Directory,
     mount_point: impl AsRef<Path>,
@@ -146,7 +146,7 @@ pub fn mount(
     Mount::new(names, mount_point.as_ref(), &options)
 }
 
-/// A name as the helper takes it, among options with commas between them.
+/// A name escaped for the helper's comma-separated options.
 fn escaped(name: &str) -> String {
     name.replace('\\', r"\\").replace(',', r"\,")
 }
@@ -159,7 +159,7 @@ fn config(options: &MountOptions, read_only: bool) -> Config {
             true => options.name.clone(),
             false => escaped(&options.name),
         }),
-        // The kernel takes this option; the library's own one is for the helper alone.
+        // The kernel takes this option; the library's variant goes to the helper alone.
         MountOption::CUSTOM("subtype=foliocache".to_owned()),
         MountOption::DefaultPermissions,
         match read_only {
@@ -179,27 +179,27 @@ fn config(options: &MountOptions, read_only: bool) -> Config {
     config
 }
 
-/// Takes the session's thread out of it, and never drops the rest.
+/// Takes the thread out of the session, and leaks the rest.
 ///
-/// Dropped, the library's mount would unmount what is at the mount point then. It takes every connection that has ended for
-/// one that is mounted, so that would be a file system below ours, or one that somebody mounted later. What is never dropped
-/// keeps a descriptor of the device.
+/// Dropping the library's mount would unmount the mount point. The library takes every ended connection for a
+/// mounted one, so it would unmount a file system below ours, or one that was mounted later. The leaked part keeps
+/// a descriptor of the device.
 ///
 /// # Errors
-/// A thread cannot be started; the session is dropped then.
+/// A thread cannot be started; then the session is dropped.
 fn keep_mounted(mut session: BackgroundSession) -> io::Result<JoinHandle<io::Result<()>>> {
-    // The handle cannot be moved out of what is not dropped.
+    // The handle cannot be moved out of the leaked session.
     let instead = thread::Builder::new().spawn(|| Ok(()))?;
     let serving = mem::replace(&mut session.guard, instead);
     mem::forget(session);
     Ok(serving)
 }
 
-/// A file system that is mounted. Dropping it detaches it.
+/// A mounted file system. Dropping it detaches it.
 ///
-/// Each keeps one descriptor of `/dev/fuse` until the process ends.
+/// Each mount keeps one descriptor of `/dev/fuse` until the process ends.
 pub struct Mount {
-    /// The thread that ends last of those that serve requests.
+    /// The last of the threads that serve requests to end.
     serving: Option<JoinHandle<io::Result<()>>>,
     connection: Connection,
     device: Device,
@@ -216,7 +216,7 @@ pub struct Mount {
     threads_beside: Vec<JoinHandle<()>>,
 }
 
-/// Needs of the threads that serve no requests.
+/// For starting the threads that serve no requests.
 struct Beside {
     names: Arc<SuperBlock>,
     nodes: Arc<Nodes>,
@@ -225,11 +225,11 @@ struct Beside {
 }
 
 impl Mount {
-    /// Mounts a file system at the directory `mount_point`: [`mount()`] for file systems that are no
-    /// cache's, as tests have them.
+    /// Mounts a file system at the directory `mount_point`: as [`mount()`], for file systems
+    /// outside a cache, such as those of tests.
     ///
     /// # Errors
-    /// No FUSE, no right to mount, or what the kernel says.
+    /// No FUSE, no right to mount, or the kernel's error.
     #[doc(hidden)]
     pub fn new(
         names: Arc<SuperBlock>,
@@ -260,7 +260,7 @@ impl Mount {
         let notifier = session.notifier();
         let device =
             Device::new(session.as_fd()).map_err(|errno| MountError::Thread(errno.into()))?;
-        // Asks it to forget nothing: whether it knows the message.
+        // An empty request: tells whether the kernel knows the message.
         let can_prune = device.prune(&[]);
         match &can_prune {
             Ok(()) => nodes.keep_names(),
@@ -296,7 +296,8 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Starts the threads that serve no requests. If it fails, the mount has those that were started.
+    /// Starts the threads that serve no requests. On an error the mount keeps those that were
+    /// started.
     fn start_threads_beside(
         &mut self,
         Beside {
@@ -313,7 +314,8 @@ impl Mount {
         }
         threads.push(self.kernel_pages.start(notifier, panics)?);
         threads.push(self.linking.start(device.clone(), panics)?);
-        // Nodes have no names if the kernel cannot be asked to forget, so news would not lead to inodes.
+        // If the kernel cannot be asked to forget, nodes have no names, so events would not lead to
+        // inodes.
         if can_prune && names.has_news() && device.forget_all_names().is_ok() {
             let observer: Weak<dyn Observer> = Arc::downgrade(&self.news) as _;
             names.add_observer(observer);
@@ -329,7 +331,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Where it is mounted, absolute and without symbolic links.
+    /// The mount point, absolute and without symbolic links.
     pub fn mount_point(&self) -> &Path {
         &self.connection.mount_point
     }
@@ -364,28 +366,29 @@ impl Mount {
             .is_none_or(|serving| serving.is_finished())
     }
 
-    /// Whether it is on top at its place.
+    /// Whether it is on top at its mount point.
     ///
-    /// Another mount may have the device number of one that is gone, so the kernel is asked for our root, which it knows as long
-    /// as the file system lives. Only then: the question waits for a file system that is about to go.
+    /// A new mount may get the device number of an old one, so the kernel is asked for our root, which it knows as
+    /// long as the file system lives. Only in that case: the query waits for a file system that is about to end.
     fn is_in_tree(&self) -> bool {
         self.connection.is_in_tree() && self.device.forget_attributes(ROOT, false).is_ok()
     }
 
-    /// Whether a file is open that may be mapped. Always `true` if the kernel does not report open files, with
+    /// Whether an open file may be mapped. Always `true` if the kernel does not report open files, with
     /// [`KernelCache::All`](crate::KernelCache::All).
     pub fn may_be_mapped(&self) -> bool {
         self.unopened.is_some() || self.counters.snapshot().open_files > 0
     }
 
-    /// Makes the kernel hand over stores of programs into mappings: calls `ask` as long as that brings writes. `ask` must make
-    /// another process run [`MappedStores::write_back`](crate::MappedStores::write_back). Does nothing if no file is known to be open.
+    /// Makes the kernel write out stores of programs into mappings: calls `ask` as long as that brings writes.
+    /// `ask` must make another process run [`MappedStores::write_back`](crate::MappedStores::write_back). Does
+    /// nothing if no file is known to be open.
     ///
-    /// Blocks until the kernel has sent nothing for a quarter of a second, or the time `within` is over: programs may
-    /// go on storing.
+    /// Blocks until the kernel has sent nothing for a quarter of a second, or until `within` has passed: programs
+    /// may go on storing.
     ///
     /// # Errors
-    /// The first of `ask`.
+    /// The first error of `ask`.
     pub fn take_over_stores<E>(
         &self,
         within: Duration,
@@ -402,11 +405,11 @@ impl Mount {
         Ok(())
     }
 
-    /// Takes it off the tree: no path leads to it any more. Programs that use it are served until they finish; then
-    /// [`Mount::is_ended`] is true.
+    /// Detaches it from the tree: no path leads to it any more. Programs that use it are served until they finish;
+    /// then [`Mount::is_ended`] is true.
     ///
     /// # Errors
-    /// Those of the kernel, or of the helper that is run without privilege; it is then still mounted.
+    /// Those of the kernel, or of the helper that runs without privilege; then it is still mounted.
     pub fn hide(&self) -> Result<(), MountError> {
         self.take_off(true)
     }
@@ -426,7 +429,7 @@ impl Mount {
         }
     }
 
-    /// Takes one off the tree that serves nobody any more, as far as this process may. Programs that are inside get errors.
+    /// Detaches a mount without a server, as far as this process may. Programs inside get errors.
     fn take_off_unserved(&self) {
         if self.is_in_tree()
             && self.connection.abort().is_err()
@@ -448,38 +451,39 @@ impl Mount {
         }
     }
 
-    /// Takes it off the tree and waits until its threads have ended.
+    /// Unmounts it and waits until its threads have ended.
     ///
     /// # Errors
-    /// `EBUSY` while programs have files open or their current directory in it; it then goes on as before.
+    /// `EBUSY` while programs have files open or their working directory in it; then it goes on as
+    /// before.
     pub fn unmount(&mut self) -> Result<(), MountError> {
         self.unmount_unused()?;
         self.join();
         Ok(())
     }
 
-    /// Takes it off the tree, and does not wait for its threads.
+    /// Unmounts it without waiting for its threads.
     ///
     /// # Errors
     /// As [`Mount::unmount`].
     pub fn unmount_unused(&self) -> Result<(), MountError> {
         if self.is_ended() {
-            // The kernel may have cut it off and left it in the tree; nobody is served there any more.
+            // The kernel may have cut it off and left it in the tree, where it is no longer served.
             self.take_off_unserved();
             return Ok(());
         }
         self.take_off(false)
     }
 
-    /// Takes it off the tree even while programs use it, and cuts them off: their next call fails.
+    /// Detaches it even while programs use it, and cuts them off: their next call fails.
     ///
-    /// With privilege, nobody can change anything any more when this returns. Without, the helper detaches it, and programs that
-    /// use it are cut off when the process ends.
+    /// With privilege, no program can change anything any more when this returns. Without it, the helper detaches
+    /// the mount, and its programs are cut off when the process ends.
     ///
     /// # Errors
-    /// Those of the kernel; it is then still mounted.
+    /// Those of the kernel; then it is still mounted.
     pub fn detach(&mut self) -> Result<(), MountError> {
-        // The device number of one that has ended may be another mount's by now.
+        // Another mount may have got the device number of an ended one.
         let ended = match self.is_ended() {
             true => {
                 self.take_off_unserved();
@@ -490,14 +494,15 @@ impl Mount {
         match ended {
             Ok(()) => self.join(),
             Err(Errno::EPERM) => {
-                // Not the news: those inside believe for long what they were answered. Their thread ends with the session.
+                // The news thread goes on: programs inside believe their answers for long. It ends
+                // with the session.
                 self.kernel_pages.stop();
                 self.pruner.stop();
                 self.workers.stop();
                 if let Err(error) = self.hide() {
                     tracing::warn!(%error, "left mounted");
                 }
-                // Its threads serve those inside to the end.
+                // Its threads serve the programs inside to the end.
                 self.serving = None;
             }
             Err(errno) => return Err(MountError::Unmount(errno)),
@@ -505,7 +510,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Ends the threads beside those that serve requests, but for the one that closes what those open.
+    /// Ends the threads that serve no requests, except the one that closes unopened files.
     fn stop(&self) {
         self.kernel_pages.stop();
         self.linking.stop();
@@ -530,7 +535,7 @@ impl Mount {
             unopened.stop();
         }
         for thread in self.threads_beside.drain(..) {
-            // It ends by itself.
+            // It ends on its own.
             let _ = thread.join();
         }
     }

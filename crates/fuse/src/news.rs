@@ -1,4 +1,4 @@
-//! Tells the kernel of changes, so that it may believe for long what it was answered.
+//! Tells the kernel of changes, so that it may believe answers for long.
 //!
 //! # Model
 //!
@@ -7,41 +7,47 @@
 //!  the library, in this process ─────────────────────▲
 //! ```
 //!
-//! An answer about a name in a directory that was watched before it was asked for holds for [`LONG`](crate::entry::LONG): each change after
-//! that is told. The thread sleeps until there are news, waits for [`GATHER`] and reads them, so that somebody
-//! who changes much is not slowed down by waking it each time.
+//! An answer about a name holds for [`LONG`](crate::entry::LONG) if its directory was watched before the file
+//! system was asked: the kernel is told of each later change. The thread sleeps until events arrive, waits for
+//! [`GATHER`] and reads them all, so that a program with many changes does not wake it for each.
 //!
-//! The kernel knows the changes that were made through it, but the watches tell of those, too. If it had to look up again a
-//! name that it has just made, each would cost a request, and a running program's file would go from the tree. So the events that an
-//! operation of the mount causes are *expected* ([`Own`]), and only those beyond them are told. What an operation
-//! causes is in the queue when it returns; a reading that began later is the end of the expectation.
+//! The kernel knows the changes that came through it, but the watches report those too. If the kernel were told of
+//! a name that it has just made, it would look the name up again, at the price of a request, and the file of a
+//! running program would drop out of the tree. So the events that an operation of the mount causes are *expected*
+//! ([`Own`]), and only further ones are passed on. An operation's events are in the queue when it returns; the
+//! expectation ends with the first reading of the queue that begins later.
 //!
-//! Nobody tells of changes in a directory that is not watched. The kernel is told there of what it would believe all the same:
-//! of a listing, which it keeps until the directory's time changes, and of a name that it moved there with its long belief.
+//! Changes in an unwatched directory cause no events. There the kernel is told to forget the two things that it
+//! would still believe: a listing, which it keeps until the directory's mtime changes, and a name that it moved
+//! there, which keeps its long lifetime.
 //!
 //! # Invariants
 //!
-//! 1. What is sent was asked for before it is told: a change doubts what is in memory before it comes here.
-//! 2. An answer that is on its way when the kernel is told does not last. For a name, the kernel waits for the requests in
-//!    its directory, but for those that ask whether a name still leads to a directory that it knows. Such an answer looks whether
-//!    something was told, just before it is sent: its name holds for a short time then. The kernel takes no attributes that were
-//!    asked for before it was told. If it does not know the inode yet, it is told of the inode's name, if that is known: this call waits for the answer.
-//!    It is told of the inode until it knows it or has forgotten it. If the inode was not among the nodes yet, the answer itself
-//!    finds that something was told since it was asked for, and has the inode told.
-//! 3. If news are lost, all names and inodes that the kernel knows are told, and those whose answer is on its way.
+//! 1. The kernel is told after the data in memory was doubted, so an answer that the kernel then
+//!    asks for is fresh.
+//! 2. An answer that is under way when the kernel is told does not last. *Names:* the kernel waits for the requests
+//!    in the directory, except revalidations of a directory that it knows. Such an answer compares the counts just
+//!    before it is sent; if they changed, its name holds for a short time only. *Attributes:* the kernel drops
+//!    attributes that were requested before it was told. If it does not know the inode yet, it is told of the
+//!    inode's name, if known; that call waits for the answer. It is told of the inode until it knows it or has
+//!    forgotten it. If the inode was not among the nodes yet, the answer itself finds that the counts changed, and
+//!    has the kernel told.
+//! 3. After lost events the kernel is told of all names and inodes that it knows, and of those
+//!    whose answers are under way.
 //!
 //! # Locking
 //!
-//! `state` is a leaf. The kernel is told with no lock held, by a thread that serves no requests: it waits
-//! for those in the directory.
+//! `state` is a leaf. The kernel is told with no lock held, by a thread that serves no requests, because it waits
+//! for requests in the directory.
 //!
 //! # Memory ordering
 //!
-//! `telling` is stored with `Release` once this observes, and loaded with `Acquire` before a directory is watched: what
-//! happens from then on comes here.
+//! `telling` is stored with `Release` once this is an observer, and loaded with `Acquire` before a directory is
+//! watched: later events reach this observer.
 //!
-//! `losses` and `of_files` are `Relaxed`. An answer reads them after its inode came among the nodes, and the kernel is told after
-//! they were counted. Both take the lock of the node's shard in between: the second to take it finds what the first has done.
+//! `losses` and `of_files` are `Relaxed`. An answer reads them after it added its inode to the nodes, and the
+//! kernel is told after they were counted. Both take the lock of the node's shard in between: the second one sees
+//! the actions of the first.
 
 use crate::device::Device;
 use crate::linking::Linking;
@@ -63,13 +69,13 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ptr;
 
-/// How long news gather before they are read.
+/// How long events gather before they are read.
 const GATHER: Duration = Duration::from_millis(8);
 
-/// A name in a directory, by number.
+/// A directory's inode number, and a name in it.
 type Place = (u64, OsString);
 
-/// Changes of a name by operations of the mount, and how many of them were told.
+/// Changes of a name by operations of the mount, and the events of them that were seen.
 #[derive(Default)]
 struct Expected {
     running: u32,
@@ -82,37 +88,38 @@ struct Expected {
 #[derive(Default)]
 struct State {
     own: HashMap<Place, Expected>,
-    /// Names to tell; of directories it is true.
+    /// Names to tell; the value is true for directories.
     names: HashMap<Place, bool>,
-    /// Inodes to tell, with a name.
+    /// Inodes to tell, with a name of each.
     inodes: HashMap<u64, Option<Place>>,
-    /// Directories to tell, whose listings the kernel is not to keep.
+    /// Directories whose listings the kernel is to drop.
     listings: HashSet<u64>,
     lost: bool,
-    /// The thread is about to look.
+    /// The thread is awake and about to read the state.
     awake: bool,
     stopped: bool,
 }
 
-/// The changes that the kernel of one mount is to be told.
+/// The changes that the kernel of one mount is to be told of.
 pub(crate) struct News {
     state: Mutex<State>,
     wake: Event,
     telling: AtomicBool,
-    /// How often news were lost.
+    /// How often events were lost.
     losses: AtomicU32,
-    /// How often this process changed a file, or opened it for writing, by another way than the mount.
+    /// How often this process changed a file, or opened it for writing, other than through the
+    /// mount.
     of_files: AtomicU32,
     listed: Arc<Listed>,
     linking: Arc<Linking>,
 }
 
 thread_local! {
-    /// The mount that this thread serves a request of.
+    /// The mount whose request this thread serves.
     static SERVES: Cell<*const News> = const { Cell::new(ptr::null()) };
 }
 
-/// Goes back to what the thread served before, also after a panic.
+/// Restores the previous value, after a panic too.
 struct Serves(*const News);
 
 impl Drop for Serves {
@@ -121,7 +128,7 @@ impl Drop for Serves {
     }
 }
 
-/// How often a directory was doubted, news were lost, and something was told of a file alone.
+/// The counts of doubts of a directory, of lost events, and of changes reported for files alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ToldSoFar {
     pub(crate) doubts: u32,
@@ -130,13 +137,13 @@ pub(crate) struct ToldSoFar {
 }
 
 impl ToldSoFar {
-    /// The counts of events that may change a name.
+    /// The counts of events that may have changed a name.
     pub(crate) fn of_names(self) -> (u32, u32) {
         (self.doubts, self.losses)
     }
 }
 
-/// A change of a name by a request, until it is done.
+/// A change of a name by a request, while it is under way.
 pub(crate) struct Own<'a> {
     news: &'a News,
     place: Option<Place>,
@@ -145,7 +152,7 @@ pub(crate) struct Own<'a> {
 }
 
 impl Own<'_> {
-    /// It was done.
+    /// The change was made.
     pub(crate) fn done(mut self) {
         self.done = true;
     }
@@ -175,7 +182,7 @@ impl Drop for Own<'_> {
 }
 
 impl News {
-    /// Nothing to tell yet. `listed` is told of changes of names by others.
+    /// Nothing to tell yet. `listed` is told of name changes too.
     ///
     /// # Errors
     /// Those of [`Event::new`].
@@ -191,7 +198,7 @@ impl News {
         })
     }
 
-    /// The kernel is told from now on.
+    /// From now on the kernel is told.
     pub(crate) fn can_tell(&self) {
         // Release: see the module's header.
         self.telling.store(true, Ordering::Release);
@@ -203,7 +210,7 @@ impl News {
         self.telling.load(Ordering::Acquire)
     }
 
-    /// Whether the kernel is told of what happens in a directory from now on.
+    /// Whether the kernel is told of changes in a directory from now on.
     pub(crate) fn tells_of(&self, names: &SuperBlock, dir: &SlabArc<Inode>) -> bool {
         self.is_telling() && names.is_watched(dir)
     }
@@ -214,7 +221,7 @@ impl News {
         run()
     }
 
-    /// A request is about to change a name, of which so many events tell.
+    /// A request is about to change a name, which causes this many events.
     pub(crate) fn own(
         &self,
         names: &SuperBlock,
@@ -248,15 +255,16 @@ impl News {
         }
     }
 
-    /// As [`News::told_so_far`], before something in the directory is asked for.
+    /// As [`News::told_so_far`], before a request asks about the directory.
     pub(crate) fn told_before(&self, names: &SuperBlock, dir: &Inode) -> ToldSoFar {
-        // This waits for a reading that is under way, which may have counted a doubt of the directory and not yet doubted what
-        // lies in it. Whoever asks waits for a later one. And the mount's own changes are counted before, not in between.
+        // This waits for a reading of events that is under way: it may have counted a doubt of the directory
+        // without having doubted its children yet. Counting here, before the request, also keeps the mount's own
+        // changes out of the difference.
         names.read_news();
         self.told_so_far(dir)
     }
 
-    /// The counts of changes told so far in a directory.
+    /// The counts of changes so far in a directory.
     pub(crate) fn told_so_far(&self, dir: &Inode) -> ToldSoFar {
         ToldSoFar {
             doubts: dir.attributes().doubts(),
@@ -266,23 +274,25 @@ impl News {
         }
     }
 
-    /// The kernel is to ask for this inode's attributes again.
+    /// Has the kernel ask for this inode's attributes again.
     pub(crate) fn forget_attributes(&self, ino: u64) {
         self.push(&mut self.state.lock(), |state| {
             state.inodes.entry(ino).or_default();
         });
     }
 
-    /// The kernel has read all of a directory whose changes are not told, and is to read it again when it is asked to list
-    /// it. It has kept the names before it asks for the end: it is told in time also where this comes before the last answer.
+    /// The kernel has read all of a directory whose changes are not reported: have it read the directory again at
+    /// the next listing. It has stored the names before it asks for the end, so this works even if it is told
+    /// before the last answer.
     pub(crate) fn forget_listing(&self, dir: u64) {
         self.push(&mut self.state.lock(), |state| {
             state.listings.insert(dir);
         });
     }
 
-    /// The kernel moves a name to a directory whose changes are not told, and with it what it believes. It is to ask for the
-    /// name and for the attributes again. It keeps the directory locked until the name is moved, and is told after that.
+    /// The kernel moves a name to a directory whose changes are not reported, and keeps the lifetime of the name:
+    /// have it ask for name and attributes again. It holds the directory's lock until the name is moved, so it is
+    /// told after that.
     pub(crate) fn forget_moved(&self, names: &SuperBlock, dir: &DentryRef<Inode>, name: &OsStr) {
         let Some(within) = dir.inode().filter(|_| self.is_telling()) else {
             return;
@@ -297,7 +307,7 @@ impl News {
         });
     }
 
-    /// Nothing is told any more, and answers hold for a short time.
+    /// From now on the kernel is not told, and answers hold for a short time.
     pub(crate) fn stop(&self) {
         // Release: see the module's header.
         self.telling.store(false, Ordering::Release);
@@ -356,22 +366,23 @@ impl News {
     }
 }
 
-/// Whether the kernel knows what it was told of. What it refuses holds up nothing else.
+/// Whether the kernel knows the inode or name. Other errors are logged and ignored.
 fn is_known(done: io::Result<()>) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     let Err(error) = done else {
         return true;
     };
-    // The number of a directory that is gone may be that of a file.
+    // A file may have got the number of a directory that is gone.
     let is_known = !matches!(error.kind(), NotFound | NotADirectory);
     if is_known {
-        // The mount is going, most likely.
+        // Most likely the mount is ending.
         tracing::debug!(%error, "the kernel could not be told of a change");
     }
     is_known
 }
 
-/// Tells the kernel; returns the inodes to tell once more, since the answer that the kernel will know them by is on its way.
+/// Tells the kernel. Returns the inodes that it must be told of once more, because the answers that
+/// introduce them are still under way.
 fn tell(told: State, nodes: &Nodes, linking: &Linking, device: &Device) -> Vec<u64> {
     let mut on_their_way = Vec::new();
     if told.lost {
@@ -385,7 +396,7 @@ fn tell(told: State, nodes: &Nodes, linking: &Linking, device: &Device) -> Vec<u
         }
     }
     for dir in told.listings {
-        // If it is not known, its listing is not, either.
+        // If it does not know the directory, it has no listing either.
         is_known(device.forget_attributes(dir, true));
     }
     let dirs: HashSet<u64> = told.names.keys().map(|(dir, _)| *dir).collect();
@@ -427,7 +438,7 @@ impl Observer for News {
             return;
         }
         if change.is_of_name() {
-            // Before the kernel is told, which then reads the directory again.
+            // Before the kernel is told, because it then reads the directory again.
             self.listed.names_changed(dir.ino());
         }
         let mut state = self.state.lock();
@@ -458,7 +469,8 @@ impl Observer for News {
     }
 
     fn directory_is_gone(&self, dir: &Inode, name: &OsStr) {
-        // It was kept when its name was lost, since it could have been moved.
+        // The name was kept when its loss was reported, because the directory could have been
+        // moved.
         self.push(&mut self.state.lock(), |state| {
             state.names.insert((dir.ino(), name.to_owned()), false);
         });

@@ -1,41 +1,42 @@
-//! The inodes that the kernel knows, by the numbers that it calls them.
+//! The inodes that the kernel knows, by inode number.
 //!
 //! # Model
 //!
-//! Each answer that tells the kernel of an inode counts as a look-up; the kernel gives look-ups back with
-//! `forget`. Until the last is back the inode is kept here, so that a number which the kernel uses always
-//! leads to its inode; a directory with its dentry, in which names are looked up. The number is the
-//! inode's own.
+//! Each answer that tells the kernel of an inode counts as a look-up; the kernel gives look-ups back with `forget`.
+//! Until the last one is back the inode is kept here, so a number that the kernel uses always leads to its inode. A
+//! directory is kept with its dentry, in which names are looked up. The number is the inode number.
 //!
-//! Where the kernel can be asked to forget ([`prune`](crate::prune)) each node keeps its dentry, so that all of
-//! it can be given up at once when it is forgotten. A clock's hand goes round the nodes of each part and chooses
-//! those that no request named since it last came by. One that was chosen and is looked up again stays as long
-//! as its count says.
+//! If the kernel can be asked to forget ([`prune`](crate::prune)), each node keeps its dentry, so that both can be
+//! freed at once when it is forgotten. A clock hand goes round the nodes of each shard and chooses those that no
+//! request named since its last pass. A chosen node that is looked up again stays, like any other node with a
+//! count.
 //!
 //! # Invariants
 //!
-//! 1. A node's count is that of the look-ups which the kernel has been told of and has not forgotten.
-//! 2. The root is not counted: the kernel knows it from the beginning.
+//! 1. A node's count is the number of look-ups that the kernel was told of and has not forgotten.
+//! 2. The root is not counted: the kernel always knows it.
 //! 3. Each node is in the chain of its number.
-//! 4. The memory of both is charged to the bound before it is had; without a charge only where the bound has no
-//!    room in spite of a wait, since the kernel is told of an inode all the same.
+//! 4. The memory of both tables is charged to the bound before it is allocated. It goes uncharged only if the bound
+//!    has no room after a wait: the answer to the kernel is sent in any case.
 //!
 //! # Locking
 //!
-//! One lock for each part of the table, in bounded sections. Forgotten nodes are dropped after it, and memory is
-//! waited for before it.
+//! Each shard has a lock of rank [`Namespace`](Rank::Namespace). Cloning a dentry under it may wait for that dentry's
+//! lock, and a resized table gives its memory back. Forgotten nodes are dropped after it is released, and memory is
+//! waited for before it is taken.
 //!
 //! # Memory ordering
 //!
-//! `keeps_names` is set before there is a request: `Relaxed`.
+//! `keeps_names` is set before the first request: `Relaxed`.
 
 use crate::handles::FileHandle;
 use crate::linking::NodeId;
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedMutexGuard};
 use foliocache_sync::time::Duration;
-use foliocache_sync::{Arc, Mutex, MutexGuard};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
 use foliocache_vfs::dcache::DentryRef;
@@ -48,27 +49,27 @@ const SHARDS: usize = 16;
 /// Longest wait of a request for memory.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Nodes that the hand passes under one lock.
+/// Nodes that the hand passes in one critical section.
 const STRETCH: usize = 256;
 
-/// Nodes that a part has room for when it has any.
+/// Least room of a shard that has any.
 const LEAST_ROOM: usize = 64;
 
 /// An inode that the kernel knows, under its number.
 pub(crate) struct Node {
     inode: SlabArc<Inode>,
-    /// A directory's; any other's if the kernel can be asked to forget it.
+    /// Of a directory; of any inode if the kernel can be asked to forget it.
     dentry: Option<DentryRef<Inode>>,
     nlookup: u64,
-    /// The next one in its chain.
+    /// The next node in its chain.
     next: u32,
     /// Open files.
     handles: u32,
-    /// An open handle of a file that lost its name.
+    /// An open handle, if the file lost its last name.
     held: Option<Arc<FileHandle>>,
-    /// The kernel read pages into its cache through a handle that is closed now.
+    /// The kernel read pages into its cache through a handle that is now closed.
     mapped: bool,
-    /// A request named it since the hand came by.
+    /// A request named it since the hand last passed.
     referenced: bool,
     /// The kernel was asked to forget it, and has not looked it up since.
     asked: bool,
@@ -79,7 +80,8 @@ impl Node {
         self.inode.is_directory()
     }
 
-    /// The names and the inode of a node that the kernel was asked to forget, if they are all that it holds; else the node.
+    /// Dentry and inode of a node that the kernel was asked to forget, if the node holds nothing
+    /// else; otherwise the node.
     pub(crate) fn asked_for(self) -> Result<Named, Node> {
         match self {
             Node {
@@ -93,8 +95,7 @@ impl Node {
         }
     }
 
-    /// Lets go of a node that the kernel has forgotten. May block on I/O if it was the last holder of a
-    /// file without a name.
+    /// Drops a node that the kernel has forgotten. May block on I/O if it was the last holder of an unlinked file.
     pub(crate) fn put(self, names: &SuperBlock) {
         drop((self.dentry, self.held));
         names.put(self.inode);
@@ -104,17 +105,17 @@ impl Node {
 /// No node.
 const END: u32 = u32::MAX;
 
-/// One part of the table.
+/// One shard of the table.
 #[derive(Default)]
 struct Shard {
     nodes: PageVec<Node>,
-    /// Of the chains of nodes by number, as many as there is room for nodes.
+    /// The chains of nodes by number; as many as there is room for nodes.
     heads: PageVec<u32>,
     hand: usize,
     memory: Option<MetadataCharge>,
 }
 
-/// The memory of a part with room for so many nodes.
+/// The memory of a shard with this room.
 fn table_bytes(room: usize) -> u64 {
     (PageVec::<Node>::bytes_for(room) + PageVec::<u32>::bytes_for(room)) as u64
 }
@@ -145,7 +146,7 @@ impl Shard {
         Ok(node)
     }
 
-    /// Has the link to `from` in the chain of `ino` lead to `to`.
+    /// Makes the link to `from` in the chain of `ino` point to `to`.
     fn relink(&mut self, ino: u64, from: u32, to: u32) {
         let chain = self.chain(ino);
         let mut at = self.heads[chain];
@@ -159,14 +160,14 @@ impl Shard {
         self.nodes[at as usize].next = to;
     }
 
-    /// Adds a node, for which there is room.
+    /// Adds a node; there must be room.
     fn insert(&mut self, mut node: Node) {
         let chain = self.chain(node.inode.ino());
         node.next = std::mem::replace(&mut self.heads[chain], self.nodes.len() as u32);
         self.nodes.push(node);
     }
 
-    /// Takes look-ups back: how many, and the node if those were all.
+    /// Subtracts look-ups; returns how many, and the node if those were all.
     fn forget(&mut self, ino: u64, nlookup: u64) -> (u64, Option<Node>) {
         let Some(place) = self.find(ino) else {
             return (0, None);
@@ -195,7 +196,7 @@ impl Shard {
         (taken, Some(node))
     }
 
-    /// The room that one more node takes, if it is not there.
+    /// The new room that one more node needs, if the shard is full.
     fn wants(&self) -> Option<usize> {
         let room = self.heads.len();
         (self.nodes.len() == room).then_some((2 * room).max(LEAST_ROOM))
@@ -215,8 +216,8 @@ impl Shard {
         }
     }
 
-    /// Moves the hand on over some nodes, and adds those that it chooses to `chosen`, up to `most` of them; how
-    /// many it passed.
+    /// Moves the hand over some nodes, and adds the chosen ones to `chosen`, up to `most` in all; returns how many
+    /// it passed.
     fn choose(&mut self, most: usize, chosen: &mut Vec<u64>) -> usize {
         let stretch = STRETCH.min(self.nodes.len());
         for passed in 0..stretch {
@@ -239,39 +240,39 @@ impl Shard {
 
 /// The inodes that the kernel knows.
 pub(crate) struct Nodes {
-    shards: [Mutex<Shard>; SHARDS],
-    /// Dentries are kept of all nodes.
+    shards: [RankedMutex<Shard>; SHARDS],
+    /// All nodes keep their dentries.
     keeps_names: AtomicBool,
     counters: Arc<Counters>,
 }
 
 impl Nodes {
-    /// None but the root. `counters` have the sum of all counts.
+    /// Only the root. `counters` have the sum of all counts.
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: std::array::from_fn(|_| RankedMutex::new(Rank::Namespace, Shard::default())),
             keeps_names: AtomicBool::new(false),
             counters,
         }
     }
 
-    /// The kernel can be asked to forget. To be called before there are any nodes.
+    /// The kernel can be asked to forget. Call it before there are nodes.
     pub(crate) fn keep_names(&self) {
         // Relaxed: see the module's header.
         self.keeps_names.store(true, Ordering::Relaxed);
     }
 
-    fn shard(&self, ino: u64) -> &Mutex<Shard> {
+    fn shard(&self, ino: u64) -> &RankedMutex<Shard> {
         &self.shards[ino as usize % SHARDS]
     }
 
-    /// How many there are, at some moment.
+    /// The number of nodes at some moment.
     pub(crate) fn len(&self) -> usize {
         let shards = self.shards.iter();
         shards.map(|shard| shard.lock().nodes.len()).sum()
     }
 
-    /// The inode of a number.
+    /// The inode with a number.
     ///
     /// # Errors
     /// `ESTALE` for one that the kernel was never told of, or has forgotten.
@@ -282,7 +283,7 @@ impl Nodes {
         Ok(self.shard(ino).lock().get(ino)?.inode.clone())
     }
 
-    /// The inode of a number, with a name of it if that is kept.
+    /// The inode with a number, with one of its names if that is kept.
     ///
     /// # Errors
     /// As [`Nodes::inode`].
@@ -321,8 +322,8 @@ impl Nodes {
         place.is_some_and(|place| nodes.nodes[place].handles > 0)
     }
 
-    /// Keeps a file open that has no name, until the kernel forgets it; a handle that serves for writing rather than one that
-    /// does not. Closes it if the kernel does not know it.
+    /// Keeps an unlinked file open until the kernel forgets it, preferably by a handle for writing. Drops the
+    /// handle if the kernel does not know the inode.
     pub(crate) fn hold(&self, handle: Arc<FileHandle>) {
         let ino = handle.file.inode().ino();
         let mut nodes = self.shard(ino).lock();
@@ -344,7 +345,7 @@ impl Nodes {
         drop(left);
     }
 
-    /// A file that is kept open.
+    /// The handle that keeps an unlinked file open.
     pub(crate) fn held(&self, ino: u64) -> Option<Arc<FileHandle>> {
         let nodes = self.shard(ino).lock();
         nodes.nodes[nodes.find(ino)?].held.clone()
@@ -353,7 +354,7 @@ impl Nodes {
     /// The dentry of a directory.
     ///
     /// # Errors
-    /// As [`Nodes::inode`]; `ENOTDIR` for what is no directory.
+    /// As [`Nodes::inode`]; `ENOTDIR` unless it is a directory.
     pub(crate) fn dentry(&self, names: &SuperBlock, ino: u64) -> Result<DentryRef<Inode>, Errno> {
         if ino == ROOT_INO {
             return Ok(names.root().clone());
@@ -366,15 +367,15 @@ impl Nodes {
         node.dentry.clone().ok_or(Errno::ENOTDIR)
     }
 
-    /// The part of a number, with room for one more.
-    fn with_room(&self, names: &SuperBlock, ino: u64) -> MutexGuard<'_, Shard> {
+    /// The shard of a number, with room for one more node.
+    fn with_room(&self, names: &SuperBlock, ino: u64) -> RankedMutexGuard<'_, Shard> {
         loop {
             let shard = self.shard(ino).lock();
             let Some(room) = shard.wants() else {
                 return shard;
             };
             drop(shard);
-            // Besides the old tables, which are there until these are filled.
+            // In addition to the old tables, which exist until the new ones are filled.
             let memory = MetadataCharge::before_names(names.mm(), table_bytes(room), PATIENCE).ok();
             let mut shard = self.shard(ino).lock();
             if shard.wants() == Some(room) {
@@ -384,15 +385,15 @@ impl Nodes {
         }
     }
 
-    /// The kernel has opened one more handle of this inode.
+    /// The kernel has opened another handle of this inode.
     pub(crate) fn opened(&self, ino: u64) {
         if let Ok(node) = self.shard(ino).lock().get(ino) {
             node.handles += 1;
         }
     }
 
-    /// A handle was closed, through which the kernel read pages into its cache if `mapped`. Whether it was the
-    /// inode's last one, so that nobody maps what was read in this way.
+    /// A handle was closed; `mapped` if the kernel read pages into its cache through it. Returns whether the inode
+    /// has such pages and this was its last handle, so that the file is no longer mapped.
     pub(crate) fn closed(&self, ino: u64, mapped: bool) -> bool {
         let mut nodes = self.shard(ino).lock();
         let Ok(node) = nodes.get(ino) else {
@@ -458,7 +459,7 @@ impl Nodes {
         Some(node.inode.clone())
     }
 
-    /// Takes look-ups back; an unknown number is no error. The node if those were all.
+    /// Subtracts look-ups; an unknown number is no error. Returns the node if those were all.
     ///
     /// Context: does not wait.
     #[must_use]
@@ -468,8 +469,8 @@ impl Nodes {
         gone
     }
 
-    /// Chooses up to `most` nodes that the kernel should be asked to forget, least used first; their numbers, and
-    /// how many nodes were looked at for them.
+    /// Chooses up to `most` nodes that the kernel should forget, least used first. Returns their numbers, and how
+    /// many nodes were examined.
     pub(crate) fn choose(&self, most: usize) -> (Vec<u64>, usize) {
         let each = most.div_ceil(SHARDS);
         let mut chosen = Vec::with_capacity(most);

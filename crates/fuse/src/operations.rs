@@ -1,9 +1,9 @@
-//! Each request of the kernel, as one call of the file system and one answer.
+//! Each kernel request, as one call of the file system and one answer.
 //!
 //! # Model
 //!
-//! Nothing is decided here: arguments are turned into those of the file system, results into what
-//! the kernel is told. What needs more than that is in `conn` and `data`.
+//! Nothing is decided here: arguments are converted for the file system, results for the kernel.
+//! Operations that need more are in `conn` and `data`.
 
 use crate::conn::{answer, answer_xattr, context, is_acl, list_of_xattrs};
 use crate::convert;
@@ -29,27 +29,28 @@ use std::time::SystemTime;
 const O_EXCL: i32 = 0o200;
 
 impl Filesystem for Server {
-    /// Nobody asks any more, so there is nobody to tell, either.
+    /// The kernel sends no more requests, so it need not be told either.
     fn destroy(&mut self) {
         self.conn.news.stop();
     }
 
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Not FUSE_ATOMIC_O_TRUNC: files would be cut by an open that the kernel refuses only
-        // afterwards, such as that of a program that runs.
+        // Not FUSE_ATOMIC_O_TRUNC: an open could truncate a file before the kernel refuses it, for
+        // instance a running program's file.
         let optional = [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
-            // Else it may ask for `security.capability` at each write, and for attributes before each change of owner.
+            // Without it the kernel may ask for `security.capability` at each write, and for
+            // attributes before each change of owner.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             // An inode's target never changes.
             InitFlags::FUSE_CACHE_SYMLINKS,
-            // An inode that was forgotten cannot be found by its number, so the kernel makes no handles of them.
+            // A forgotten inode cannot be found by its number, so the kernel makes no file handles.
             InitFlags::FUSE_NO_EXPORT_SUPPORT,
-            // Access control lists count where permissions are checked, and umasks come to us.
+            // Permission checks use access control lists, and umasks come to us.
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
         ];
@@ -69,7 +70,7 @@ impl Filesystem for Server {
             self.conn.kernel_keeps_all.store(true, Ordering::Relaxed);
             tracing::warn!("this kernel maps files only through its own cache: data is held twice");
         }
-        // Both only fail for values out of range, which these are not.
+        // Both fail only for values out of range.
         let _ = config.set_max_write(crate::buffers::MAX_REQUEST);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
@@ -87,7 +88,7 @@ impl Filesystem for Server {
         let done = self
             .conn
             .attempt("forget", || Ok(self.conn.forget(ino.0, nlookup)));
-        // The last look-up may be that of a file, whose end may wait for the store.
+        // The last look-up may belong to a file whose end waits for the store.
         if let Ok(Some(node)) = done {
             self.serve(Lane::Io, move |conn| {
                 conn.unopened.end(ino.0);
@@ -250,7 +251,7 @@ impl Filesystem for Server {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: RawFlags, reply: ReplyOpen) {
         if self.conn.kernel_opens {
-            // It opens files by itself from now on, without a word.
+            // From now on the kernel opens files without a request.
             return reply.error(fuser::Errno::ENOSYS);
         }
         let ctx = context(req, 0);
@@ -286,9 +287,9 @@ impl Filesystem for Server {
                 let entry = conn.make(parent, &name, true, |dir| {
                     let created = conn.names.create(&ctx, dir, &name, mode, how, None);
                     let (file, dentry) = match created {
-                        // The kernel found no such name, so it has checked the directory alone. `ESTALE`
-                        // makes it look the name up again and open the file as `open` does: it checks the
-                        // mode, follows a link, refuses a directory and cuts the file where it may.
+                        // The kernel found no such name, so it has checked the directory alone. `ESTALE` makes it
+                        // look the name up again and open the file as `open` does: it checks the mode, follows a
+                        // link, refuses a directory and truncates the file if it may.
                         Err(Errno::EEXIST) if !exclusive => return Err(Errno::ESTALE),
                         created => created?,
                     };
@@ -299,9 +300,9 @@ impl Filesystem for Server {
                 Ok((entry, conn.insert_file(file, charge, flags)))
             });
             answer!(reply, done, (entry, fh) => {
-                // The answer has one time for both; the shorter one would cost a look-up of each new file that is used again. The
-                // kernel asks for the attributes after it has changed the file, and is told of what others do, but for what they
-                // store through mappings or do by another name.
+                // The answer has one time for both, and the shorter one would cost a look-up of each new file that
+                // is used again. The kernel asks for the attributes after its own changes, and is told of others'
+                // changes, except stores into mappings and changes by another name.
                 let ttl = entry.name_ttl;
                 reply.created(&ttl, &entry.attr, entry.generation, fh, conn.open_flags());
             });
@@ -323,7 +324,7 @@ impl Filesystem for Server {
             file: FileId::new(ino, fh),
             pos: offset,
             size,
-            // A read on somebody's behalf names the owner of the locks; the kernel's cache has none.
+            // A read for a program names a lock owner; one of the kernel's cache does not.
             from_cache: lock_owner.is_none(),
             uncached: flags.0 & O_DIRECT != 0,
         };
@@ -370,7 +371,7 @@ impl Filesystem for Server {
 
     fn flush(&self, _: &Request, ino: INodeNo, fh: Fh, _: LockOwner, reply: ReplyEmpty) {
         if !self.conn.writes_at_close {
-            // It closes files by itself from now on, without a word.
+            // From now on the kernel closes files without a request.
             return reply.error(fuser::Errno::ENOSYS);
         }
         let file = FileId::new(ino, fh);
@@ -415,7 +416,7 @@ impl Filesystem for Server {
                         !full
                     });
                     match read {
-                        // The next reply begins with the error.
+                        // The next reply starts with the error.
                         Err(_) if *at != offset => Ok(()),
                         read => read,
                     }
@@ -509,10 +510,12 @@ impl Filesystem for Server {
                     return Err(Errno::ENODATA);
                 }
                 match conn.fs().getxattr(&conn.inode(ino)?, &name) {
-                    // The kernel asks when it checks permissions: where there are no lists, none counts.
+                    // The kernel asks when it checks permissions: a file system without lists has
+                    // none to apply.
                     Err(Errno::EOPNOTSUPP) if is_acl(&name) => Err(Errno::ENODATA),
-                    // The kernel answers itself while SELinux is on. `ls` asks this for each file, unless there are none. A
-                    // policy may ask it of the root when it is mounted, to learn whether there are labels at all.
+                    // While SELinux is on the kernel answers by itself. `ls` asks this for each file until it hears
+                    // that there are no labels. A policy may ask it of the root at mount time, to learn whether
+                    // there are labels at all.
                     Err(Errno::ENODATA) if name == "security.selinux" && ino != INodeNo::ROOT => {
                         Err(Errno::EOPNOTSUPP)
                     }

@@ -16,9 +16,9 @@ pub enum KernelCache {
     /// Everything, as for other file systems: pages stay until the kernel needs their memory or the file changes. A repeated read
     /// makes no request, and most data is held twice. Every write is a request.
     ///
-    /// If the mounting process may open any file (`CAP_DAC_OVERRIDE`), the kernel sends neither `OPEN` nor `RELEASE` for existing
-    /// files. So if somebody else removes or replaces a file in the source while a program has it open, only its cached part can be read. A
-    /// file counts as closed after a second without a request.
+    /// If the mounting process may open any file (`CAP_DAC_OVERRIDE`), the kernel sends neither `OPEN` nor
+    /// `RELEASE` for existing files. So if another process removes or replaces a file in the source while a program
+    /// has it open, only its cached part can be read. A file counts as closed after a second without a request.
     All,
 }
 
@@ -26,7 +26,7 @@ pub enum KernelCache {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MountOptions {
-    /// The source that the list of mounts shows.
+    /// The source in the mount table.
     pub name: String,
     /// Mount read-only.
     pub read_only: bool,

@@ -1,4 +1,4 @@
-//! Has the kernel forget inodes when memory is short.
+//! Makes the kernel forget inodes when memory is short.
 //!
 //! # Model
 //!
@@ -8,63 +8,65 @@
 //!     names and inodes given up ◀── what came back ◀──forget── workers ◀─────┘
 //! ```
 //!
-//! Inodes that the kernel remembers are held for it ([`nodes`](crate::nodes)) and cannot be evicted. Reclaim is short
-//! of memory and says how many it wants back; the thread asks the kernel for a batch of nodes, least used first,
-//! waits until no more of them come back, gives those up, and goes on until there are enough or all nodes were
-//! looked at. If next to none came back then they are in use, and nothing is tried for a while.
+//! Inodes that the kernel remembers are held for it ([`nodes`](crate::nodes)) and cannot be evicted. When memory is
+//! short, reclaim says how many it wants back. The thread asks the kernel for a batch of nodes, least used first,
+//! waits until no more of them come back, frees those, and continues until there are enough or all nodes were
+//! examined. If hardly any came back they are in use, and the thread pauses for a while.
 //!
-//! A thread of its own serves no requests, because the kernel may have to write an inode's data to us
-//! before it can forget it.
+//! A dedicated thread does this, because the kernel may have to write an inode's data to us before it can forget
+//! it.
 //!
-//! Requests that tell the kernel of more inodes meanwhile wait for a round, once memory was refused
+//! Once memory was refused, requests that tell the kernel of more inodes wait for a round
 //! ([`Pruner::wait_for_room`]). One reader always takes the kernel's forgets ([`service`](crate::service)).
 //!
 //! # Locking
 //!
-//! `state` protects the figures and the nodes that came back. It is a leaf: nothing is called under it.
+//! `state`, a [`Leaf`](Rank::Leaf), protects the figures and the nodes that came back. Nodes are dropped after it
+//! is released.
 
 use crate::device::Device;
 use crate::nodes::{Nodes, PATIENCE};
 use crate::stats::{Counters, add};
 use foliocache_sync::background::{self, Panics};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sync::{Arc, Condvar};
 use foliocache_vfs::{InodeHolder, Named, SuperBlock};
 
-/// Nodes that the kernel is asked for at once, as many as it takes in one go.
+/// Nodes of one request, as many as the kernel takes at once.
 const BATCH: usize = 512;
 
-/// The forgets of a message are queued when its writing is done. Once none came for so long, the rest are in
+/// The forgets of a request are queued when its write returns. Once none came for this long, the other nodes are in
 /// use.
 const SILENCE: Duration = Duration::from_millis(2);
 
-/// If fewer than one of so many nodes came back, all in all, the rest are in use.
+/// If fewer than one in this many nodes came back, the others are in use.
 const WORTH: usize = 16;
 
-/// How long nothing is tried after that.
+/// The pause after that.
 const HOPELESS: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
-    /// Nodes that are still wanted back.
+    /// Nodes still wanted.
     wanted: usize,
-    /// Nodes that were asked for and are forgotten.
+    /// Nodes that the kernel was asked for and has forgotten.
     returned: Vec<Named>,
-    /// How many of these are worth waking the thread.
+    /// Wakes the thread when this many are back.
     awaited: usize,
-    /// Batches that were given up.
+    /// Batches that were freed.
     rounds: u64,
     hopeless_until: Option<Instant>,
     stopped: bool,
 }
 
-/// The nodes that are wanted back from the kernel, and those that came.
+/// The number of nodes that reclaim wants back, and those that came.
 pub(crate) struct Pruner {
-    state: Mutex<State>,
-    /// For the thread.
+    state: RankedMutex<State>,
+    /// Wakes the thread.
     wake: Condvar,
-    /// For requests.
+    /// Wakes waiting requests.
     round_done: Condvar,
     counters: Arc<Counters>,
 }
@@ -73,7 +75,7 @@ impl Pruner {
     /// Nothing is wanted yet.
     pub(crate) fn new(counters: Arc<Counters>) -> Pruner {
         Pruner {
-            state: Mutex::default(),
+            state: RankedMutex::new(Rank::Leaf, State::default()),
             wake: Condvar::new(),
             round_done: Condvar::new(),
             counters,
@@ -100,7 +102,7 @@ impl Pruner {
         self.round_done.notify_all();
     }
 
-    /// The kernel has forgotten a node that it was asked to forget.
+    /// The kernel has forgotten a node, as it was asked to.
     pub(crate) fn took_back(&self, gone: Named) {
         add(&self.counters.forgotten_on_request, 1);
         let mut state = self.state.lock();
@@ -114,8 +116,8 @@ impl Pruner {
         }
     }
 
-    /// Waits for a round where memory was refused, for a while at most. For requests that tell the
-    /// kernel of an inode, or open one.
+    /// If memory was refused, waits for a round, but not long. For requests that tell the kernel of
+    /// an inode, or open one.
     ///
     /// Context: a request that may wait, with no lock.
     #[inline]
@@ -135,7 +137,7 @@ impl Pruner {
             if left.is_zero() {
                 break;
             }
-            state = self.round_done.wait_timeout(state, left).0;
+            state = self.round_done.wait_timeout_ranked(state, left).0;
         }
     }
 
@@ -143,13 +145,15 @@ impl Pruner {
         loop {
             let mut state = self.state.lock();
             while state.wanted == 0 && state.returned.is_empty() && !state.stopped {
-                state = self.wake.wait(state);
+                state = self.wake.wait_ranked(state);
             }
             if state.stopped {
-                drop(std::mem::take(&mut state.returned));
+                let returned = std::mem::take(&mut state.returned);
+                drop(state);
+                drop(returned);
                 return;
             }
-            // Late ones.
+            // Nodes that came late.
             let late = std::mem::take(&mut state.returned);
             let wanted = state.wanted > 0;
             drop(state);
@@ -160,9 +164,9 @@ impl Pruner {
         }
     }
 
-    /// Has the kernel forget as many as are wanted, or as there are.
+    /// Makes the kernel forget as many nodes as are wanted, or as there are.
     fn prune(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
-        // Twice round: a node that has its second chance the first time has lost it the second.
+        // Two rounds: a node gets a second chance in the first one only.
         let known = nodes.len();
         let mut left = 2 * known;
         let mut all = 0;
@@ -186,7 +190,7 @@ impl Pruner {
             }
             add(&self.counters.asked_to_forget, chosen.len() as u64);
             if let Err(error) = device.prune(&chosen) {
-                // The mount is going, most likely.
+                // Most likely the mount is ending.
                 tracing::debug!(%error, "the kernel does not forget what it was asked to");
                 left = 0;
                 continue;
@@ -202,18 +206,18 @@ impl Pruner {
         }
     }
 
-    /// The nodes that the kernel forgot, once it forgot all that were asked for or no more come.
+    /// Waits until all requested nodes are forgotten or no more come; returns them.
     fn wait_for_forgets(&self, asked: usize) -> Vec<Named> {
         let mut state = self.state.lock();
         state.awaited = asked;
         let mut seen = state.returned.len();
         let mut since = Instant::now();
         while seen < asked && !state.stopped {
-            // Others may wake this thread, too.
+            // The thread may also be woken for other reasons.
             let Some(left) = SILENCE.checked_sub(since.elapsed()) else {
                 break;
             };
-            state = self.wake.wait_timeout(state, left).0;
+            state = self.wake.wait_timeout_ranked(state, left).0;
             if state.returned.len() > seen {
                 (seen, since) = (state.returned.len(), Instant::now());
             }

@@ -1,4 +1,4 @@
-//! A mount's server without a mount: its requests come from a socket, as the fuzz target writes them.
+//! A mount's server without a mount: its requests come from a socket, written by the fuzz target.
 //!
 //! # Model
 //!
@@ -7,9 +7,9 @@
 //!       ◀──answer───
 //! ```
 //!
-//! The socket keeps messages apart (`SOCK_SEQPACKET`), as the kernel's device does. The kernel is not there, so nothing is told to
-//! it: it is not asked to forget inodes, and hears of no changes. One reader serves every request itself, so that the same
-//! requests have the same answers.
+//! The socket preserves message boundaries (`SOCK_SEQPACKET`), as the kernel's device does. There is no kernel, so
+//! nothing is sent to it unasked: no requests to forget inodes, no changes. One reader serves every request itself,
+//! so equal requests have equal answers.
 
 use crate::conn::FuseConn;
 use crate::options::MountOptions;
@@ -23,10 +23,10 @@ use foliocache_vfs::SuperBlock;
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use std::io;
 
-/// So many that the one reader there is may serve everything, see [`crate::service`].
+/// Enough that the only real reader may serve everything, see [`crate::service`].
 const READERS: usize = 3;
 
-/// Serves requests until `DESTROY` comes, or nobody has the other end.
+/// Serves requests until `DESTROY`, or until the other end is closed.
 pub struct Served {
     session: BackgroundSession,
     workers: Arc<Workers<Job>>,
@@ -35,10 +35,10 @@ pub struct Served {
 }
 
 impl Served {
-    /// Begins to serve. The first message that waits in `socket` must be `INIT`.
+    /// Starts to serve. The first message in `socket` must be `INIT`.
     ///
     /// # Errors
-    /// Without it, and if no thread can be started.
+    /// If `INIT` is missing, or no thread can be started.
     pub fn new(
         names: &Arc<SuperBlock>,
         socket: OwnedFd,
@@ -71,10 +71,10 @@ impl Served {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until it has ended.
     ///
     /// # Errors
-    /// Of the last message: one that no kernel sends ends it.
+    /// The error of the last message: a malformed one ends the server.
     pub fn join(self) -> io::Result<()> {
         let done = self.session.join();
         self.workers.wait_idle();

@@ -1,4 +1,4 @@
-//! Which thread serves a request.
+//! Chooses the thread that serves a request.
 //!
 //! # Model
 //!
@@ -10,25 +10,25 @@
 //! ```
 //!
 //! The *readers* are the FUSE library's threads: a fixed number, each with a large buffer. A
-//! request that may wait for a store, for memory or for the dirty limit is served by the reader
-//! that got it, as long as enough other readers are left. That is the usual case and costs one
-//! atomic operation. Beyond it, requests go to *workers*, which are started as they are needed and
-//! end when they are idle. So a hung store or throttled writers take readers up to a limit, and
-//! workers up to a limit, and requests that cannot wait are served all the same.
+//! request that may wait for a store, for memory or for the dirty limit is served by its reader as
+//! long as enough other readers are left. That is the usual case and costs one atomic operation.
+//! Beyond that, requests go to *workers*, which start on demand and end when they are idle. So a
+//! hung store or throttled writers occupy a limited number of readers and workers, and requests
+//! that cannot wait are still served.
 //!
-//! Requests have two lanes, because files usually hang before names do: one for requests that only look
-//! at names and attributes, and one for all others. The kernel sends no request that must come after another
-//! one before that one was answered, so requests need no order here: a handle's release comes after
-//! the answers to all its reads, writes and syncs, and a sync after those of the writes it covers.
+//! Requests have two lanes, because file data usually hangs before names do: one for requests that only read names
+//! and attributes, and one for all others. The kernel sends no request that must follow another one before that one
+//! is answered, so requests need no order here: a handle's release comes after the answers to all its reads, writes
+//! and syncs, and a sync after the answers to the writes that it covers.
 //!
 //! # Invariants
 //!
-//! 1. One reader at least serves nothing that may wait, and one more nothing of [`Lane::Io`].
-//! 2. Bytes of writes that workers hold are at most [`HELD`], stores into mappings excepted: those
-//!    must be taken whole, and the kernel sends at most [`MAX_BACKGROUND`] at once. Another write
-//!    beyond that is cut to a page: the caller gets a short count. All of it is in
-//!    [`WORKERS_MEMORY`], in pages that the kernel has back when they are written.
-//! 3. A request is answered once, also after a panic: a reply that is dropped answers `EIO`.
+//! 1. At least one reader serves no request that may wait, and one more none of [`Lane::Io`].
+//! 2. Workers hold at most [`HELD`] bytes of writes, not counting stores into mappings: those must
+//!    be taken whole, and the kernel sends at most [`MAX_BACKGROUND`] at once. A write beyond that
+//!    is cut to a page, and the caller gets a short count. [`WORKERS_MEMORY`] includes all of it,
+//!    in pages that return to the kernel when they are written.
+//! 3. A request is answered exactly once, after a panic too: a dropped reply answers `EIO`.
 //!
 //! # Memory ordering
 //!
@@ -46,32 +46,32 @@ use foliocache_sync::workers::{Limits, NoThread, Workers};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::{PAGE_SIZE, PageVec};
 
-/// The line that a request joins when all are busy.
+/// The queue that a request joins when all workers are busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Looking at names and attributes.
+    /// Reads of names and attributes.
     Names = 0,
-    /// Everything else that may wait.
+    /// All other requests that may wait.
     Io = 1,
 }
 
 /// Most workers of each lane.
 const WORKERS: [usize; 2] = [16, 64];
 
-/// How long a worker stays without work.
+/// How long an idle worker stays.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Most bytes of writes that workers hold.
 const HELD: usize = 8 << 20;
 
-/// Most requests that the kernel sends without a caller waiting for each: reads ahead, and stores into mappings.
-/// Workers may have to hold all of these at once.
+/// Most requests that the kernel sends without a waiting caller: readahead and stores into mappings. Workers may
+/// have to hold all of these at once.
 pub(crate) const MAX_BACKGROUND: u16 = 8;
 
-/// The memory of a worker: of its stack, and a buffer for copies from file to file.
+/// Memory of a worker: its stack, and a buffer for copies from file to file.
 const WORKER_BYTES: u64 = 96 << 10;
 
-/// Most memory of the workers and of what they hold.
+/// Most memory of the workers and of the writes that they hold.
 pub(crate) const WORKERS_MEMORY: u64 = (WORKERS[0] + WORKERS[1]) as u64 * WORKER_BYTES
     + HELD as u64
     + MAX_BACKGROUND as u64 * MAX_REQUEST as u64;
@@ -79,8 +79,8 @@ pub(crate) const WORKERS_MEMORY: u64 = (WORKERS[0] + WORKERS[1]) as u64 * WORKER
 /// A request on its way to a worker.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// Readers that serve something that may wait: all of them in the lower half, those of
-/// [`Lane::Io`] in the upper.
+/// Readers that serve a request that may wait: all of them in the lower half, those of [`Lane::Io`]
+/// in the upper.
 struct Readers {
     busy: AtomicU32,
     most: u32,
@@ -103,7 +103,7 @@ impl Readers {
         }
     }
 
-    /// Whether this reader may serve what may wait; `None` if too few others would be left.
+    /// Admits this reader to a request that may wait; `None` if too few others would be left.
     fn enter(&self, lane: Lane) -> Option<Busy<'_>> {
         let amount = match lane {
             Lane::Names => 1,
@@ -132,7 +132,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Bytes of a write that a worker holds, counted as long as this lives.
+/// Bytes of a write that a worker holds, counted until the drop.
 pub(crate) struct HeldRoom {
     len: usize,
     all: Arc<AtomicUsize>,
@@ -154,7 +154,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// For a mount with so many readers. No worker runs yet.
+    /// For a mount with this many readers. No worker runs yet.
     pub(crate) fn new(conn: Arc<FuseConn>, threads: usize) -> Server {
         let limits = Limits {
             name: "fuse-worker",
@@ -170,7 +170,7 @@ impl Server {
         }
     }
 
-    /// Serves a request that may wait, here or by a worker.
+    /// Serves a request that may wait, here or on a worker.
     pub(crate) fn serve(&self, lane: Lane, serve: impl FnOnce(&FuseConn) + Send + 'static) {
         match self.readers.enter(lane) {
             Some(_busy) => _ = self.run(|| serve(&self.conn)),
@@ -178,7 +178,7 @@ impl Server {
         }
     }
 
-    /// Serves a request whose answer is success alone.
+    /// Serves a request whose answer is only success or an error.
     pub(crate) fn serve_empty(
         &self,
         lane: Lane,
@@ -209,7 +209,7 @@ impl Server {
         });
     }
 
-    /// Reads: here, or without waiting, or by a worker.
+    /// Reads: here if it may wait here or need not wait, otherwise on a worker.
     pub(crate) fn read(&self, request: ReadRequest, reply: fuser::ReplyData) {
         let conn = &self.conn;
         let answer = move |done: Result<&[u8], _>| answer!(reply, done, bytes => reply.data(bytes));
@@ -224,7 +224,8 @@ impl Server {
         }
     }
 
-    /// Writes: here, or without waiting, or by a worker, which gets a copy of the bytes.
+    /// Writes: here if it may wait here or need not wait, otherwise on a worker, which gets a copy
+    /// of the bytes.
     pub(crate) fn write(&self, request: WriteRequest, data: &[u8], reply: fuser::ReplyWrite) {
         let (conn, whole) = (&self.conn, request.is_from_cache());
         let from_cache = whole.then(|| conn.kernel_pages.write_begins());
@@ -260,7 +261,7 @@ impl Server {
         });
     }
 
-    /// Has a worker serve a request. Does not wait.
+    /// Hands a request to a worker. Does not wait.
     fn hand_over(&self, lane: Lane, serve: impl FnOnce(&FuseConn) + Send + 'static) {
         add(&self.conn.counters.handed_over, 1);
         let conn = Arc::clone(&self.conn);
@@ -273,7 +274,7 @@ impl Server {
         }
     }
 
-    /// A copy of the bytes that a worker is to write: all of `data`, or as many as there is room for.
+    /// A copy of the bytes for a worker: all of `data`, or as many as there is room for.
     ///
     /// # Errors
     /// Those of [`PageVec::copy_of`].
@@ -296,7 +297,8 @@ impl Server {
         Ok((PageVec::copy_of(&data[..len])?, room))
     }
 
-    /// Runs what serves a request. A panic outside the operation itself ends no reader, either.
+    /// Runs the handler of a request. A panic outside the operation itself does not end the reader
+    /// either.
     fn run<R>(&self, serve: impl FnOnce() -> R) -> Option<R> {
         self.conn.panics.catch("fuser", serve)
     }

@@ -12,7 +12,7 @@
 
 use fuser::FileAttr;
 
-/// Permission bits that a mask is taken from.
+/// The permission bits that a mask applies to.
 const PERMISSIONS: u16 = 0o777;
 /// The bits that run a program as its owner or group.
 const SET_ID: u32 = 0o6000;

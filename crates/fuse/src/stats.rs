@@ -17,7 +17,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Panics of operations, each of which was answered with `EIO`, and of the mount's own threads.
             pub panics: u64,
-            /// Workers that there are now.
+            /// Workers that run now.
             pub workers: u64,
         }
 
@@ -27,7 +27,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Without what is counted elsewhere.
+            /// Without the figures that are counted elsewhere.
             pub(crate) fn snapshot(&self) -> FuseStats {
                 FuseStats {
                     // Relaxed: a statistic.
@@ -59,14 +59,15 @@ counters! {
     /// Look-ups that the kernel holds now: answers that named an inode other than the root, less those that it has
     /// forgotten.
     lookups,
-    /// Inodes that the kernel was asked to forget, because memory was short; one in use may be asked for again.
+    /// Inodes that the kernel was asked to forget because memory was short. One in use may be
+    /// counted again.
     asked_to_forget,
     /// Inodes of `asked_to_forget` that it forgot.
     forgotten_on_request,
 }
 
 impl fmt::Display for FuseStats {
-    /// Several lines.
+    /// Prints several lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let requests = format!(
             "{}: {} with an error, {} handed over, {} workers",

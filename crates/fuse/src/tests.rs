@@ -19,8 +19,11 @@ use foliocache_mm::{MetadataCharge, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
+use foliocache_sync::rank::{self, Rank};
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileSystem, OpContext, OpenFlags, ROOT_INO, SetAttr, SuperBlock};
+use foliocache_vfs::{
+    DirEntry, FileSystem, OpContext, OpenDirectory, OpenFlags, ROOT_INO, SetAttr, SuperBlock,
+};
 use fuser::{FileHandle as Fh, INodeNo, WriteFlags};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -226,7 +229,7 @@ fn the_last_handle_of_a_mapped_file_drops_its_pages() {
     assert!(conn.nodes.closed(two, true));
     assert!(conn.nodes.closed(one, false));
     assert!(!conn.nodes.closed(three, false));
-    assert!(!conn.nodes.closed(three, false), "nobody mapped it");
+    assert!(!conn.nodes.closed(three, false), "it was not mapped");
     conn.nodes.opened(one);
     assert!(
         !conn.nodes.closed(one, false),
@@ -291,7 +294,7 @@ fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
     conn.do_release(fh);
     let handle = with - mm.usage().metadata_bytes;
     assert!((500..2000).contains(&handle), "{handle}");
-    // Names that are told of again find room for themselves.
+    // Names that the kernel is told of again find room by themselves.
     for at in 0..10_000 {
         let name = format!("f{at}");
         look_up(&conn, &name);
@@ -308,7 +311,7 @@ fn look_up(conn: &FuseConn, name: &str) {
     conn.lookup(&root, name.as_ref()).unwrap();
 }
 
-/// Makes files and tells the kernel of them; their numbers.
+/// Makes files and tells the kernel of them; returns their numbers.
 fn told_of(conn: &FuseConn, nr: usize) -> Vec<u64> {
     conn.nodes.keep_names();
     let tell = |at: usize| {
@@ -326,7 +329,7 @@ fn told_of(conn: &FuseConn, nr: usize) -> Vec<u64> {
 }
 
 #[test]
-fn the_kernel_is_asked_for_what_no_request_named_since_the_last_time() {
+fn the_kernel_is_asked_to_forget_nodes_unused_since_the_last_pass() {
     let conn = conn();
     let numbers = told_of(&conn, 100);
     for ino in &numbers[..50] {
@@ -367,13 +370,13 @@ fn a_node_looked_up_during_a_forget_request_lives_until_its_count_is_zero() {
     assert_eq!(conn.nodes.len(), 1);
     conn.inode(INodeNo(numbers[3])).unwrap();
     assert_eq!(conn.inode(INodeNo(numbers[4])).err(), Some(Errno::ESTALE));
-    // Nobody asked for it since.
+    // It has not been asked for since.
     drop(conn.forget(numbers[3], 1));
     let stats = conn.counters.snapshot();
     assert_eq!((stats.lookups, stats.forgotten_on_request), (0, 19));
 }
 
-/// A directory of 50 files that is ours alone, in a folder of its own, and listed.
+/// A directory of 50 files in a private folder, which has been listed.
 struct Listing {
     conn: FuseConn,
     folder: PathBuf,
@@ -396,7 +399,7 @@ impl Listing {
         Listing { conn, folder }
     }
 
-    /// The directory, which the kernel is told of and has listed.
+    /// The directory; the kernel knows it and has listed it.
     fn directory(&self) -> INodeNo {
         let root = self.conn.within(self.conn.names.root().clone()).unwrap();
         let dir = self.conn.lookup(&root, "d".as_ref()).unwrap().attr.ino;
@@ -404,7 +407,7 @@ impl Listing {
         dir
     }
 
-    /// Reads it as the kernel does that has not opened it, to where `ends` or the end; the names, and where that was.
+    /// Reads it without an `OPENDIR`, up to `ends` or the end; returns the names and the position.
     fn read(&self, dir: INodeNo, offset: u64, ends: u64) -> (BTreeSet<OsString>, u64) {
         let (mut names, mut end) = (BTreeSet::new(), offset);
         let read = |handle: &crate::handles::DirHandle, at: &mut u64| {
@@ -447,7 +450,7 @@ fn name_made_before_a_directory_is_read_again_is_listed() {
     let listing = Listing::new("listed");
     let (conn, dir) = (&listing.conn, listing.directory());
     listing.read_all(dir, u64::MAX);
-    // Somebody reads the first names, and leaves it at that.
+    // A reader reads the first names and stops.
     let mut count = 0;
     let mut tenth = 0;
     let opened = conn.open_directory(dir).unwrap();
@@ -474,7 +477,7 @@ fn name_made_before_a_directory_is_read_again_is_listed() {
         let name = OsString::from(format!("new{nr}"));
         assert!(seen.contains(&name), "{name:?} is not in {seen:?}");
     }
-    // Nor is a name listed that was taken away before.
+    // A name that was removed before is not listed.
     listing.read(dir, 0, tenth);
     for nr in 0..20 {
         let name = format!("new{nr}");
@@ -489,15 +492,51 @@ fn directory_that_is_forgotten_on_request_is_closed() {
     let listing = Listing::new("forgotten");
     let (conn, dir) = (&listing.conn, listing.directory());
     assert_eq!(conn.listed.len(), 1);
-    // The hand passes what was named since it last came by.
+    // The hand skips nodes that were named since its last pass.
     while conn.nodes.choose(1000).0.is_empty() {}
     assert!(conn.forget(dir.0, 1).is_none(), "the pruner has it");
     assert_eq!(conn.counters.snapshot().forgotten_on_request, 1);
     assert_eq!(conn.listed.len(), 0);
 }
 
+#[test]
+fn a_reading_is_closed_after_observers_were_told() {
+    /// Closing a directory may take locks of the file system.
+    struct Closes(Arc<AtomicBool>);
+    impl OpenDirectory for Closes {
+        fn read(&self, _: u64, _: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
+            Ok(())
+        }
+        fn fsync(&self) -> Result<(), Errno> {
+            Ok(())
+        }
+    }
+    impl Drop for Closes {
+        fn drop(&mut self) {
+            rank::might_lock(Rank::Namespace);
+            // Relaxed: one thread.
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let (conn, closed) = (conn(), Arc::new(AtomicBool::new(false)));
+    let mut handle = conn.open_directory(INodeNo(ROOT_INO)).unwrap();
+    handle.directory = Box::new(Closes(closed.clone()));
+    let reading = conn.listed.open(ROOT_INO, true, || Ok(handle)).unwrap();
+    conn.listed.put(reading, 10);
+    let told = rank::acquire(Rank::Observers);
+    conn.listed.names_changed(ROOT_INO);
+    assert_eq!(conn.listed.len(), 0);
+    // Relaxed, here and below: one thread.
+    assert!(!closed.load(Ordering::Relaxed));
+    drop(told);
+    // The next request closes it.
+    assert!(conn.listed.take(ROOT_INO, 10).is_none());
+    assert!(closed.load(Ordering::Relaxed));
+}
+
 impl Listing {
-    /// A mount whose kernel opens files by itself, and a file of it that is durable, and that nobody has open here.
+    /// A mount whose kernel opens files without a request, and a durable file in it without
+    /// handles.
     fn with_file(name: &str) -> (Listing, FileId) {
         let mut listing = Listing::new(name);
         listing.conn.kernel_opens = true;

@@ -1,38 +1,42 @@
-//! Files that the kernel reads and writes without having opened them.
+//! Files that the kernel reads and writes without an `OPEN`.
 //!
 //! # Model
 //!
-//! A kernel that keeps all data ([`KernelCache::All`](crate::KernelCache::All)) sends no `OPEN` and no `RELEASE` if this process may
-//! open files whatever their mode says, and so says neither when a program opens a file nor when the last one closes it. The first request for data opens it here, if it was not
-//! just made; a thread closes it once nothing was asked of it for [`IDLE`], or it gives way to another. A handle that was read
-//! from is opened once more when it is written to.
+//! A kernel that keeps all data ([`KernelCache::All`](crate::KernelCache::All)) sends no `OPEN` and no `RELEASE` if
+//! this process may open any file, so neither the first open nor the last close of a file by programs is known. The
+//! first data request opens the file here, unless it was just created. A thread closes it after [`IDLE`] without a
+//! request, or when another file needs its place. A file that was opened for reading is opened once more when it is
+//! written to.
 //!
-//! Some program may have a file open that has no name any more. Its last handle is not closed: that would discard data that
-//! is not yet in the source. It is held with the file's node instead, until the kernel forgets the file. A file with data to
-//! write is opened before it may lose its last name.
+//! A program may have an unlinked file open. Its last handle is not closed, because that would discard data that is
+//! not yet in the source. The file's node holds it instead, until the kernel forgets the file. A file with dirty
+//! data is opened before it may lose its last name.
 //!
 //! # Invariants
 //!
-//! 1. A handle that a request uses stays in the list. So the last handle of a file is closed here, except those of a node that
-//!    the kernel forgot.
-//! 2. A handle of a file without a name leaves the list only to be held, until the mount ends.
+//! 1. A handle that a request uses stays in the list. So the last handle of a file is closed here, except for nodes
+//!    that the kernel forgot.
+//! 2. A handle of an unlinked file leaves the list only to be held by its node, until the mount
+//!    ends.
 //!
 //! # Locking
 //!
-//! `state` protects the list alone. Handles are cloned under it; they are closed, or held, after it.
+//! `state`, a [`Leaf`](Rank::Leaf), protects the list. A handle is cloned under it, and closed or handed to the node
+//! after it is released.
 
 use crate::handles::FileHandle;
 use crate::nodes::Nodes;
 use foliocache_sync::background::{self, Panics};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sync::{Arc, Condvar};
 use std::io;
 
-/// How long a file stays open that nobody asks for.
+/// How long a file without requests stays open.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Files that are open, most.
+/// Most open files.
 const OPEN: usize = 64;
 
 struct Open {
@@ -41,7 +45,7 @@ struct Open {
 }
 
 impl Open {
-    /// Whether no request uses it. With the list's lock held that stays so.
+    /// Whether no request uses it. It stays unused while the list's lock is held.
     fn is_unused(&self) -> bool {
         Arc::strong_count(&self.handle) == 1
     }
@@ -49,23 +53,23 @@ impl Open {
 
 #[derive(Default)]
 struct State {
-    /// The one used last at the end.
+    /// The most recently used one last.
     open: Vec<Open>,
     stopped: bool,
 }
 
 /// The open files, see the module's header.
 pub(crate) struct Unopened {
-    state: Mutex<State>,
+    state: RankedMutex<State>,
     wake: Condvar,
     nodes: Arc<Nodes>,
 }
 
 impl Unopened {
-    /// None yet. Of files without a name `nodes` get the handles.
+    /// No open files. `nodes` get the handles of unlinked files.
     pub(crate) fn new(nodes: Arc<Nodes>) -> Unopened {
         Unopened {
-            state: Mutex::default(),
+            state: RankedMutex::new(Rank::Leaf, State::default()),
             wake: Condvar::new(),
             nodes,
         }
@@ -86,7 +90,7 @@ impl Unopened {
         Some(handle)
     }
 
-    /// Keeps a handle for the next request. May close another.
+    /// Keeps a handle for the next request. May close another one.
     pub(crate) fn put(&self, handle: Arc<FileHandle>) {
         let mut state = self.state.lock();
         if state.stopped {
@@ -113,7 +117,7 @@ impl Unopened {
         drop(gone);
     }
 
-    /// Closes what nobody uses, unless it has no name.
+    /// Closes the handles, except those of unlinked files, which their nodes hold from now on.
     fn close(&self, handles: impl IntoIterator<Item = Open>) {
         for Open { handle, .. } in handles {
             if handle.file.inode().attributes().get().nlink == 0 {
@@ -128,7 +132,7 @@ impl Unopened {
         background::spawn("fuse-close", panics, move || unopened.run())
     }
 
-    /// Ends the thread and closes all files. To be called when no request is served any more.
+    /// Ends the thread and closes all files. Call it when no more requests are served.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -151,8 +155,8 @@ impl Unopened {
                 continue;
             }
             state = match state.open.is_empty() {
-                true => self.wake.wait(state),
-                false => self.wake.wait_timeout(state, IDLE).0,
+                true => self.wake.wait_ranked(state),
+                false => self.wake.wait_timeout_ranked(state, IDLE).0,
             };
         }
     }

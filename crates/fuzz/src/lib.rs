@@ -1,4 +1,4 @@
-//! Fuzz targets of foliocache. There is nothing in the library: the targets are in `tests/targets`, since they use what
+//! Fuzz targets of foliocache. The library is empty: the targets are in `tests/targets`, since they use crates that
 //! only tests may use.
 //!
 //! # Model
@@ -11,5 +11,6 @@
 //! | `requests` | FUSE requests with odd numbers, names and handles | one valid answer each, file contents, no panic |
 //!
 //! `tests/fuzz.rs` is libFuzzer's program, one for all targets; `cargo xtask fuzz TARGET` builds and runs it.
-//! `tests/corpus.rs` runs the inputs in `corpus` with an ordinary build, and has what the fuzzer found as tests with names.
+//! `tests/corpus.rs` runs the inputs in `corpus` with an ordinary build, and has the fuzzer's findings as named
+//! tests.
 #![deny(unsafe_code)]

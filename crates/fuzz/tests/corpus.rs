@@ -1,4 +1,5 @@
-//! The inputs in `corpus`, by an ordinary build; and what the fuzzer found, each with a name.
+//! The inputs in `corpus`, run by an ordinary build; and the fuzzer's findings, each as a named
+//! test.
 
 #[path = "../../fs/tests/namespace_beside_tmpfs/steps.rs"]
 #[allow(dead_code, reason = "the paths are others here")]

@@ -1,4 +1,5 @@
-//! libFuzzer's program for all targets: `FOLIOCACHE_FUZZ` names the one that it runs. Without `--cfg fuzzing` it does nothing.
+//! The libFuzzer program for all targets: `FOLIOCACHE_FUZZ` names the target. Without `--cfg
+//! fuzzing` it does nothing.
 #![cfg_attr(fuzzing, no_main)]
 #![cfg_attr(
     not(fuzzing),

@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Each document with Rust code is the documentation of a module here, so each block is a doctest. The package is
-//! not published, because a published one cannot include files outside of its own directory. `cargo xtask tidy` finds
+//! not published, because a published one cannot include files outside of its directory. `cargo xtask tidy` finds
 //! documents that are not listed.
 #![deny(unsafe_code)]
 

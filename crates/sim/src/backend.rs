@@ -8,9 +8,8 @@
 //!                      └─────▶ Medium: live and durable image, log of what is unflushed
 //! ```
 //!
-//! Besides, the backend checks the contract that `AddressSpaceOperations` promises to a file
-//! system, and keeps what was broken as text: page-aligned positions and memory, nothing side by side but reads,
-//! and a flush.
+//! The backend also checks the contract that `AddressSpaceOperations` promises to a file system, and records
+//! violations as text: page-aligned positions and memory, no concurrency except among reads and with a flush.
 //!
 //! # Locking
 //!
@@ -34,9 +33,9 @@ const PAGE: u64 = foliocache_mm::PAGE_SIZE as u64;
 pub struct Cut {
     /// The operation after which the power failed (see [`Event::seq`]).
     pub seq: u64,
-    /// The seed of the choice of what landed, for [`Medium::power_cut`].
+    /// The seed that chose which writes landed, for [`Medium::power_cut`].
     pub seed: u64,
-    /// What is left.
+    /// The contents after the cut.
     pub image: Image,
 }
 
@@ -73,7 +72,7 @@ impl FaultyBackend {
         Self::from_image(name, faults, Image::new())
     }
 
-    /// A file that holds `image` durably: what is found after a power cut.
+    /// A file that holds `image` durably: the state after a power cut.
     pub fn from_image(name: &str, faults: &Faults, image: Image) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
@@ -90,12 +89,12 @@ impl FaultyBackend {
         &self.faults
     }
 
-    /// What reads see now.
+    /// The contents that reads see now.
     pub fn live(&self) -> Image {
         self.state.lock().medium.live().clone()
     }
 
-    /// What every power cut leaves now.
+    /// The contents that every power cut leaves now.
     pub fn durable(&self) -> Image {
         self.state.lock().medium.durable().clone()
     }
@@ -105,8 +104,8 @@ impl FaultyBackend {
         self.state.lock().medium.unflushed()
     }
 
-    /// What a power cut at this moment leaves; `seed` chooses among the possibilities. The backend
-    /// goes on as if nothing happened: put the image into a new one to see what a restart finds.
+    /// The contents that a power cut at this moment leaves; `seed` chooses among the possibilities.
+    /// The backend is unaffected: put the image into a new one to see the state after a restart.
     pub fn power_cut(&self, seed: u64) -> Image {
         self.state.lock().medium.power_cut(seed)
     }
@@ -136,7 +135,8 @@ impl FaultyBackend {
         let beside = match (kind, state.exclusive) {
             // A flush is beside anything but a second one.
             (OpKind::Flush, _) => state.flushing.then_some(OpKind::Flush),
-            // So is a read: the cache takes nothing of what it read beside a cut or a hole.
+            // A read is not cut either: the cache discards a read that ran beside a truncation or a
+            // hole.
             (OpKind::Read, _) => None,
             (_, other) => other,
         };
@@ -189,7 +189,7 @@ impl FaultyBackend {
 struct Running<'a> {
     backend: &'a FaultyBackend,
     outcome: Outcome,
-    /// Unflushed changes when the operation began: what a flush is about.
+    /// Unflushed changes when the operation began: those that a flush covers.
     unflushed: usize,
     event: Event,
 }
@@ -212,7 +212,7 @@ impl Running<'_> {
         }
     }
 
-    /// Ends the operation with what it is to return.
+    /// Ends the operation with its result.
     fn end(mut self, outcome: Result<u64, Errno>) -> Result<u64, Errno> {
         let mut state: MutexGuard<'_, State> = self.backend.state.lock();
         match self.event.kind {
@@ -312,7 +312,7 @@ impl AddressSpaceOperations for FaultyBackend {
             }
             Outcome::Lies => Ok(0),
             Outcome::Loses(errno, lost) => {
-                // What was written beside it is lost, too: no later flush hears of that.
+                // Concurrent writes are lost too: no later flush reports them.
                 running.change(|medium| medium.lose(medium.unflushed(), lost));
                 Err(errno)
             }

@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! A size and the pages that are not all zeros. Everything not in the map, up to the size, reads as
-//! zeros; nothing lies past the size, not even inside the last page, so that growing the file shows
-//! zeros without anybody having to clear them then.
+//! A size and the pages that are not all zeros. All other bytes up to the size read as zeros. There
+//! is nothing past the size, not even inside the last page, so a grown file shows zeros without
+//! being cleared.
 //!
 //! # Invariants
 //!
@@ -58,7 +58,7 @@ impl Image {
         self.size
     }
 
-    /// Pages that hold memory: at most what was ever written and not taken away since.
+    /// Pages that hold memory: at most those that were written and not removed since.
     pub fn resident_pages(&self) -> usize {
         self.pages.len()
     }
@@ -107,7 +107,7 @@ impl Image {
         }
     }
 
-    /// Sets the size; what is cut off is gone, what is added is zeros.
+    /// Sets the size; a longer file is extended by zeros.
     pub fn truncate(&mut self, size: u64) {
         if size < self.size {
             let _ = self.pages.split_off(&size.div_ceil(PAGE));
@@ -129,8 +129,8 @@ impl Image {
         for index in indices {
             let start = index * PAGE;
             let (from, to) = (pos.max(start) - start, end.min(start + PAGE) - start);
-            // What lies past the size is zero already (invariant 1), so a page cut off by the size
-            // and punched up to it holds nothing.
+            // Bytes past the size are zero (invariant 1), so a page that is punched up to the size
+            // is empty.
             if from == 0 && (to == PAGE || start + to == self.size) {
                 self.pages.remove(&index);
             } else if let Some(page) = self.pages.get_mut(&index) {

@@ -1,5 +1,5 @@
 //! Simulation for foliocache's tests: a faulty backend with live and durable images, a reference
-//! model, seeded workloads, and the judge of what a power cut may leave.
+//! model, seeded workloads, and a judge of the state after a power cut.
 //!
 //! # Model
 //!

@@ -1,4 +1,5 @@
-//! A storage medium with a volatile cache: what reads see, and what a power cut leaves.
+//! A storage medium with a volatile cache: the contents that reads see, and those that a power cut
+//! leaves.
 //!
 //! # Model
 //!
@@ -8,16 +9,16 @@
 //!                              └─ power cut ─▶ some of it on top of durable
 //! ```
 //!
-//! What a cut may leave is generous towards the medium, since that is what fsync must survive:
-//! each unflushed write lands or not, whole or by sectors of 512 bytes, in any order; its growth
-//! of the size lands or not by itself. Truncations and holes are metadata: they land in the order
-//! in which they were made, and a write lands only if every truncation and hole before it did (a
-//! file system with a journal gives its new blocks to the file no earlier).
+//! The medium may lose much in a cut, since fsync must survive that: each unflushed write lands or
+//! not, whole or by sectors of 512 bytes, in any order; its growth of the size lands or not
+//! independently. Truncations and holes are metadata: they land in order, and a write lands only if
+//! every truncation and hole before it did (a journaling file system gives its new blocks to the
+//! file no earlier).
 //!
 //! # Invariants
 //!
-//! 1. `live` is `durable` with the whole log applied, except for what a lost flush took away from
-//!    below it (see [`Lost`]).
+//! 1. `live` is `durable` with the whole log applied, except for data that a lost flush removed
+//!    from below it (see [`Lost`]).
 
 use crate::{Image, Rng};
 
@@ -27,7 +28,7 @@ pub const SECTOR: u64 = 512;
 /// A change that is not durable yet.
 #[derive(Clone, Debug)]
 enum Change {
-    /// Whole sectors, and where the bytes written end: what the size grows to.
+    /// Whole sectors, and the end of the written bytes, to which the size grows.
     Write {
         pos: u64,
         data: Box<[u8]>,
@@ -61,17 +62,17 @@ impl Change {
     }
 }
 
-/// What a failed flush does with the writes that it was to make durable.
+/// The effect of a failed flush on the writes that it was to make durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub enum Lost {
     /// Nothing is lost: a later flush makes them durable.
     Nothing,
-    /// Written data is forgotten: reads still see it, no later flush makes it durable. This is
-    /// what Linux file systems do after a failed writeback that marked the pages clean.
+    /// Written data is forgotten: reads still see it, but no later flush makes it durable. Linux
+    /// file systems do this after a failed writeback that marked the pages clean.
     Data,
     /// Written data is forgotten and reads see the old content again, as after the kernel evicted
-    /// the pages it had wrongly marked clean. Whoever kept the only copy still has it.
+    /// pages that it had wrongly marked clean. The only copy is then the cache's.
     DataAndLive,
     /// As [`Lost::DataAndLive`], and truncations and holes are undone too.
     Everything,
@@ -108,12 +109,12 @@ impl Medium {
         }
     }
 
-    /// What reads see.
+    /// The contents that reads see.
     pub fn live(&self) -> &Image {
         &self.live
     }
 
-    /// What is safe from every power cut.
+    /// The contents that survive every power cut.
     pub fn durable(&self) -> &Image {
         &self.durable
     }
@@ -123,8 +124,8 @@ impl Medium {
         self.log.len()
     }
 
-    /// Puts `data` at `pos`, not yet durably. Sectors that it covers in part take the rest from
-    /// what they hold now, as the layers above a disk do it.
+    /// Puts `data` at `pos`, not yet durably. Sectors that it covers in part keep their other
+    /// bytes, as in the layers above a disk.
     pub fn write(&mut self, pos: u64, data: &[u8]) {
         if data.is_empty() {
             return;
@@ -141,8 +142,8 @@ impl Medium {
         });
     }
 
-    /// Puts a seeded choice of the sectors of `data` at `pos`: a write torn by an error. The bytes
-    /// in between stay what they were.
+    /// Puts a seeded choice of the sectors of `data` at `pos`: a write torn by an error. The other
+    /// bytes are unchanged.
     pub fn write_torn(&mut self, pos: u64, data: &[u8], rng: &mut Rng) {
         for (offset, len) in sectors(pos, data.len() as u64) {
             if rng.one_in(1, 2) {

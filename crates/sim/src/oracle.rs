@@ -1,4 +1,4 @@
-//! The judge: what a file may look like after a power cut, given what was promised.
+//! The judge: decides whether a file may look like this after a power cut.
 //!
 //! # Model
 //!
@@ -8,7 +8,7 @@
 //!
 //! - the sizes that the file has had: it must have one of them now, or one on the way from a size
 //!   to a larger one, because growth reaches the medium page by page;
-//! - for each sector of 512 bytes its *states*: what it held after each operation that changed it.
+//! - for each sector of 512 bytes its *states*: its contents after each operation that changed it.
 //!
 //! A sector is right if its bytes are those of **one** state, where any byte may also be zero if
 //! some later state has a zero there: truncations and holes reach the medium when they are called,
@@ -20,8 +20,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The last state of a sector is what the file holds there now; a sector without states holds
-//!    what `content` says and may hold nothing else.
+//! 1. The last state of a sector is its present contents; a sector without states has the bytes of
+//!    `content` and may have no others.
 
 use std::collections::BTreeMap;
 
@@ -42,23 +42,23 @@ pub struct DurabilityOracle {
     states: BTreeMap<u64, Vec<Sector>>,
 }
 
-/// Why an image is not what a power cut may leave.
+/// Why a power cut cannot leave an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// The file has a size that it never had since the last fsync, not even while it grew.
     Size {
-        /// What the image has.
+        /// The size in the image.
         found: u64,
         /// The sizes since then, oldest first.
         allowed: Vec<u64>,
     },
-    /// A sector holds what it never held since the last fsync.
+    /// A sector has contents that it never had since the last fsync.
     Content {
         /// The first byte that no single state explains, in the state that explains most.
         offset: u64,
-        /// What the image has there.
+        /// The byte in the image.
         found: u8,
-        /// What that byte was in each state, oldest first.
+        /// The byte in each state, oldest first.
         allowed: Vec<u8>,
     },
 }
@@ -100,7 +100,7 @@ impl DurabilityOracle {
         }
     }
 
-    /// What the file holds now, if every operation recorded was done.
+    /// The file's contents if every recorded operation was done.
     pub fn content(&self) -> &ReferenceFile {
         &self.content
     }
@@ -147,15 +147,15 @@ impl DurabilityOracle {
         bytes
     }
 
-    /// An fsync came back without an error: what the file holds now is promised.
+    /// An fsync succeeded: the present contents are promised.
     pub fn acknowledge(&mut self) {
         self.states.clear();
         self.sizes = vec![self.content.size()];
         self.ends = self.sizes.clone();
     }
 
-    /// What a range holds now is promised, with as much of the size as is needed to find it: a write through a handle that was
-    /// opened for syncing came back without an error.
+    /// The present contents of a range are promised, with as much of the size as is needed to reach it: a write
+    /// through a handle opened for syncing succeeded.
     pub fn acknowledge_range(&mut self, pos: u64, len: u64) {
         let end = (pos + len).min(self.content.size());
         // Of a sector that the range covers in part the rest may be old.
@@ -173,7 +173,7 @@ impl DurabilityOracle {
     /// Whether a power cut may leave `image`.
     ///
     /// # Errors
-    /// The first thing found that it may not.
+    /// The first violation.
     pub fn check(&self, image: &Image) -> Result<(), Violation> {
         let size = image.size();
         let on_the_way = |step: &[u64]| step[0] < size && size < step[1];

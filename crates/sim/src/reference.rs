@@ -1,4 +1,4 @@
-//! The reference: what POSIX says a file answers, in the most naive way there is.
+//! The reference: POSIX file semantics, implemented as simply as possible.
 
 use foliocache_sys::Errno;
 
@@ -10,7 +10,7 @@ pub struct ReferenceFile {
     image: Image,
 }
 
-/// What an operation answers.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A read: the bytes.
@@ -53,7 +53,7 @@ impl ReferenceFile {
         data.len()
     }
 
-    /// Writes at the end; returns where that was.
+    /// Writes at the end; returns the position.
     pub fn append(&mut self, data: &[u8]) -> u64 {
         let pos = self.size();
         self.image.write(pos, data);

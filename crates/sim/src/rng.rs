@@ -60,8 +60,8 @@ impl Rng {
         self.below(whole) < part
     }
 
-    /// A generator of its own for a part of the simulation, so that the number of draws made there
-    /// does not shift what is drawn here.
+    /// A separate generator for a part of the simulation, so that its number of draws does not
+    /// affect later draws here.
     pub fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }

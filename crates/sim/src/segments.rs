@@ -7,7 +7,7 @@ pub(crate) fn total(segments: &[IoSegment<'_>]) -> u64 {
     segments.iter().map(|segment| segment.len() as u64).sum()
 }
 
-/// The page of a segment that starts at byte `start`, or what the segment has of it.
+/// The part of a segment in the page that starts at byte `start`.
 pub(crate) fn part<'a>(segment: &IoSegment<'a>, start: usize) -> IoSegment<'a> {
     let len = (segment.len() - start).min(foliocache_mm::PAGE_SIZE);
     segment.sub(start, len)
@@ -27,7 +27,7 @@ pub(crate) fn gather(segments: &[IoSegment<'_>], limit: usize) -> Vec<u8> {
     bytes
 }
 
-/// Copies `bytes` into the segments, in file order; what is too much is left out.
+/// Copies `bytes` into the segments, in file order; bytes without room are left out.
 pub(crate) fn scatter(segments: &[IoSegment<'_>], bytes: &[u8]) {
     let mut done = 0;
     for segment in segments {

@@ -24,7 +24,7 @@ fn seed(file: u32, page: u64) -> u64 {
     scramble((u64::from(file) << 40) ^ page)
 }
 
-/// The word at place `i` of a page. The low half tells the generation (scrambled by the page and
+/// The word at place `i` of a page. The low half holds the generation (scrambled by the page and
 /// the place), the high half proves it.
 fn word(seed: u64, generation: u32, i: usize) -> u64 {
     let place = seed.wrapping_add(i as u64);
@@ -129,7 +129,7 @@ fn is_torn(
         let ends = |generation| found[cut..] == of(generation)[cut..];
         match (before, after) {
             (Some(before), Some(after)) => begins(before) && ends(after),
-            // The low half, as far as it is there, tells the generation.
+            // The low half, as far as it exists, has the generation.
             (None, Some(after)) if first => {
                 let (_, told, _) = read_word(&found, seed, at);
                 ends(after) && (cut <= 4 || begins(told))
@@ -141,7 +141,7 @@ fn is_torn(
 }
 
 /// The words around byte `at` of stamped bytes that start at byte `offset` of a page, for messages: each with the
-/// generation that its low half tells, in brackets where its high half does not prove that.
+/// generation in its low half, in brackets if its high half does not prove it.
 pub fn words_around(bytes: &[u8], offset: usize, file: u32, index: u64, at: usize) -> String {
     let seed = seed(file, index);
     let first = (at - offset).saturating_sub(24) / 8;
@@ -158,7 +158,7 @@ pub fn words_around(bytes: &[u8], offset: usize, file: u32, index: u64, at: usiz
         .collect()
 }
 
-/// The word at place `at`, the generation that its low half tells, and whether its high half proves that.
+/// The word at place `at`, the generation in its low half, and whether its high half proves it.
 fn read_word(bytes: &[u8], seed: u64, at: usize) -> (u64, u32, bool) {
     let mut raw = [0; 8];
     raw.copy_from_slice(bytes);
@@ -247,9 +247,9 @@ impl StampBackend {
         self.generations[index as usize].load(Ordering::Relaxed)
     }
 
-    /// From now on a page may be of two generations: somebody overwrites it while it is written out.
-    /// It is dirty again then, and written once more. Each page is taken in two halves, with time for
-    /// others in between, so that this does happen.
+    /// From now on a page may contain two generations: it is overwritten while it is written out. Then it is dirty
+    /// again, and is written once more. Each page is taken in two halves, with a pause in between, so that this
+    /// does happen.
     pub fn expect_overwrites(&self) {
         self.overwritten.store(true, Ordering::Relaxed);
     }
@@ -263,7 +263,7 @@ impl StampBackend {
         self.mixed.load(Ordering::Relaxed)
     }
 
-    /// A page of what is written.
+    /// One page of a write.
     fn take_page(&self, segment: &IoSegment<'_>, start: usize) -> Vec<u8> {
         let half = match self.is_overwritten() {
             true => PAGE_SIZE / 2,
@@ -289,7 +289,7 @@ impl StampBackend {
         })
     }
 
-    /// What the cache wrote that was not a page of this file at its place; empty is well.
+    /// Writes of the cache that were not a page of this file at its place; empty if all is well.
     pub fn wrong_writes(&self) -> Vec<String> {
         self.wrong.lock().clone()
     }
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backend_makes_again_what_was_written() {
+    fn the_backend_regenerates_written_pages() {
         let backend = StampBackend::new(5, 8, &Faults::new(0));
         let mut pages = Box::new(Pages([0; 2 * PAGE_SIZE]));
         stamp(&mut pages.0[..PAGE_SIZE], 5, 3, 9);

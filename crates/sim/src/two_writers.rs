@@ -3,9 +3,9 @@
 //!
 //! # Model
 //!
-//! What a cache does not promise is left out: of a file with bytes of ours that are not written back, nobody writes to
-//! a page that the other has written to, and others do not change its size; they give no file a second name, which nobody would tell
-//! of; and whoever looks after a change of theirs does so a moment later.
+//! Operations without a promise of the cache are left out: while a file has bytes of ours that are not written
+//! back, neither side writes to a page that the other has written to, and others do not change its size; they give
+//! no file a second name, which would cause no event; and a read after a change of theirs comes a moment later.
 //!
 //! [`play`] has a cache, as a [`Way`] to the directory, do its half. `FOLIOCACHE_SEED` is the first of `FOLIOCACHE_SEEDS` runs.
 
@@ -126,7 +126,7 @@ impl Step {
         }
     }
 
-    /// What it writes, and where.
+    /// The bytes to write, and their position.
     ///
     /// # Panics
     /// If it writes nothing.
@@ -197,7 +197,7 @@ pub trait Way {
     /// A handle that is open for reading and writing.
     type Handle;
 
-    /// By then the cache knows what others did.
+    /// By then the cache knows the changes of others.
     const A_MOMENT: Duration;
 
     /// Does it.
@@ -209,7 +209,7 @@ pub trait Way {
     /// The handle of a file that opens.
     fn open(&self, path: &str) -> Option<Self::Handle>;
 
-    /// Mode and size of what a path leads to, if there is anything, not following a link at its end.
+    /// Mode and size of the file at a path, if it exists, not following a link at its end.
     fn attributes(&self, path: &str) -> Option<(u32, u64)>;
 
     /// The content of a file.
@@ -229,19 +229,19 @@ struct World<'a, W: Way> {
     source: &'a Path,
     shadow: &'a Path,
     way: W,
-    /// By the number of a file in the shadow, the pages that we may not have written back.
+    /// By the number of a file in the shadow: the pages that may not be written back yet.
     dirty: HashMap<u64, BTreeSet<u64>>,
     /// Those of such files that others have written to.
     theirs: HashMap<u64, BTreeSet<u64>>,
     /// Others changed something a moment ago.
     news: bool,
-    /// Handles of ours that write nothing.
+    /// Our handles that write nothing.
     open: VecDeque<W::Handle>,
     log: Vec<String>,
 }
 
 impl<W: Way> World<'_, W> {
-    /// The file that a path leads to in the shadow.
+    /// The file at a path in the shadow.
     fn file(&self, path: &str) -> Option<u64> {
         let meta = fs::metadata(self.shadow.join(path)).ok()?;
         meta.is_file().then_some(meta.ino())
@@ -272,7 +272,7 @@ impl<W: Way> World<'_, W> {
         self.theirs.clear();
     }
 
-    /// Whether a change is promised to be kept while bytes of ours are not written back.
+    /// Whether a change is promised to be kept while our bytes are not written back.
     fn is_promised(&self, step: &Step, ours: bool) -> bool {
         let Some((path, pages)) = step.changes() else {
             return true;
@@ -329,7 +329,7 @@ impl<W: Way> World<'_, W> {
         self.news |= !ours;
     }
 
-    /// Compares what the cache shows of one name and of one directory.
+    /// Compares the cache's view of one name and of one directory.
     fn look(&mut self, path: &str, dir: &str) {
         self.learn();
         if self

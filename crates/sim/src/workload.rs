@@ -2,10 +2,10 @@
 //!
 //! # Model
 //!
-//! A [`Workload`] is an endless iterator of [`Operation`]s. What it draws depends on its seed, its
-//! [`Mix`] and the file size that it keeps for itself by applying every operation that it gives
-//! out, so that most operations hit the file and some straddle its end. Data is not stored: a
-//! [`Fill`] says how to make it again.
+//! A [`Workload`] is an endless iterator of [`Operation`]s. Its draws depend on its seed, its
+//! [`Mix`] and the file size, which it tracks by applying every operation that it returns, so that
+//! most operations hit the file and some straddle its end. Data is not stored: a [`Fill`] says how
+//! to make it again.
 
 use crate::{Rng, scramble};
 
@@ -39,14 +39,14 @@ pub enum Operation {
         pos: u64,
         /// Bytes.
         len: usize,
-        /// What to write.
+        /// The data.
         fill: Fill,
     },
-    /// Write `len` bytes of `fill` at the end, wherever that is.
+    /// Write `len` bytes of `fill` at the end of the file at that moment.
     Append {
         /// Bytes.
         len: usize,
-        /// What to write.
+        /// The data.
         fill: Fill,
     },
     /// Read `len` bytes at `pos`.

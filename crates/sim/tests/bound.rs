@@ -14,7 +14,7 @@ use foliocache_sys::memory::process_anon_bytes;
 
 const THREADS: u32 = 8;
 
-/// What the process may hold beyond the bound: heap and stacks of the test's own threads, which
+/// Memory that the process may hold beyond the bound: heap and stacks of the test's threads, which
 /// grow while they run.
 const SLACK: u64 = 3 * MIB / 2;
 
@@ -60,7 +60,7 @@ impl Watch {
     /// Ends the watch; the most that was held, by the cache's count and by the kernel's.
     fn peaks(mut self) -> (u64, u64) {
         self.end();
-        // Relaxed: as above.
+        // Relaxed: statistics, read after the thread has ended.
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
         assert!(
             read(&self.peaks.samples) > 10,
@@ -70,7 +70,7 @@ impl Watch {
     }
 
     fn end(&mut self) {
-        // Relaxed: as above.
+        // Relaxed: the flag publishes nothing else.
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the watch does not panic");
@@ -174,7 +174,7 @@ fn state(mm: &Arc<Mm>, faults: &Faults) -> impl Fn() -> String + use<> {
     move || format!("{:#?}\n{}", mm.stats(), faults.trace_text(10))
 }
 
-/// The whole of it, in one test: what the kernel counts is the process's, so nothing may run beside.
+/// Everything in one test: the kernel counts the whole process, so no other test may run beside it.
 #[test]
 fn the_bound_holds() {
     dirty_four_times_the_bound();
@@ -193,7 +193,7 @@ fn dirty_four_times_the_bound() {
         .iter()
         .map(|(_, backend)| Arc::clone(backend))
         .collect();
-    // What the cache holds already counts against the bound, not as base.
+    // Memory that the cache holds now counts against the bound, not as base.
     let base = process_anon_bytes()
         .expect("smaps")
         .saturating_sub(mm.usage().total_bytes());
@@ -270,7 +270,7 @@ fn the_limit_changes_under_load() {
     done.store(true, Ordering::Relaxed);
     let changes = changer.join().expect("the limit's changer panicked");
     println!("{changes} changes of the limit");
-    // Whole blocks go back: the kernel sees it, too.
+    // Whole blocks are returned, as the kernel sees too.
     mm.set_limit(LOW).expect("a limit in range");
     let mut last = (0, 0);
     let given_back = eventually(PATIENCE, || {

@@ -1,8 +1,8 @@
 //! The cache in schedules that follow from a seed: files over a store that fails, delays and loses power, under a bound that
 //! moves, with the flusher, the reclaimer and the follower of pressure; and names beside them. In virtual time.
 //!
-//! `cargo xtask simulate` runs it for longer. Shuttle is sequentially consistent: no weak ordering is found here, that
-//! is what the loom models are for.
+//! `cargo xtask simulate` runs it for longer. Shuttle is sequentially consistent: errors in weak orderings are left
+//! to the loom models.
 #![cfg(shuttle)]
 #![allow(missing_docs)]
 #![allow(unsafe_code)]
@@ -17,7 +17,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What a seed is run by.
+/// The driver of a seed.
 #[derive(Clone, Copy, Debug)]
 enum Driver {
     /// Files.
@@ -41,7 +41,7 @@ impl Driver {
         }
     }
 
-    /// Runs each seed, and fails with the command that repeats the one that failed.
+    /// Runs each seed. A failure prints the command that repeats its seed.
     fn run(self, seeds: Range<u64>, ended: impl FnMut(Execution) + 'static) {
         if let Err(seed) = run_seeds(seeds, ended, self.model()) {
             let name = self.name();
@@ -57,7 +57,7 @@ impl Driver {
 const FOUND_MM: &[u64] = &[
     // The flusher wrote the attributes of a closed file beside a flush that did.
     336,
-    // An operation of the store hung after the store was healed, for which nobody came.
+    // An operation of the store hung after the store was healed, and was never released.
     1062,
     // A store and the write-back of its page undid each other for ever, since threads were chosen by priority.
     743_103_964_013_299,
@@ -89,7 +89,7 @@ fn names_in_a_few_schedules() {
 /// Seeds whose traces processes compare.
 const COMPARED: u64 = 12;
 
-/// What [`one_seed_gives_one_trace_in_ten_processes`] runs.
+/// Run by [`one_seed_gives_one_trace_in_ten_processes`].
 #[test]
 #[ignore = "a part of another test"]
 fn traces() {
@@ -118,7 +118,7 @@ fn one_seed_gives_one_trace_in_ten_processes() {
     }
 }
 
-/// A seed alone gives what it gives after others in the same process.
+/// A seed alone gives the same as after others in the same process.
 #[test]
 fn one_seed_gives_one_trace_whatever_ran_before() {
     let hash = |driver: Driver, seeds: Range<u64>| {
@@ -142,7 +142,8 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// What `cargo xtask simulate` runs: `FOLIOCACHE_SEEDS` seeds of `FOLIOCACHE_DRIVER`, from `FOLIOCACHE_SEED` on.
+/// Run by `cargo xtask simulate`: `FOLIOCACHE_SEEDS` seeds of `FOLIOCACHE_DRIVER`, from
+/// `FOLIOCACHE_SEED` on.
 #[test]
 #[ignore = "run by cargo xtask simulate"]
 fn simulate() {

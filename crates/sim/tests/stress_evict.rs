@@ -32,7 +32,7 @@ struct Untouched {
 }
 
 impl Untouched {
-    /// Beyond what an allocator keeps for itself: each allocation is a mapping of its own.
+    /// Too large for an allocator's reserve: each allocation is a separate mapping.
     const SIZE: usize = 36 << 20;
 
     fn take(&mut self, len: usize) -> &mut [u8] {
@@ -73,7 +73,7 @@ fn reader(shared: &Shared, seed: u64, reads: u64) {
         };
         let pos = page * PAGE as u64 + offset as u64;
         let read = handles[file].read_into(pos, buf).expect("read");
-        assert_eq!(read, len, "nobody changes the size");
+        assert_eq!(read, len, "the size does not change");
         let number = shared.files[file].1.file();
         for (i, bytes) in buf.chunks(PAGE).enumerate() {
             let index = page + i as u64;
@@ -93,8 +93,8 @@ fn reader(shared: &Shared, seed: u64, reads: u64) {
     }
 }
 
-/// Overwrites pages with ever newer generations of the files given to it alone; what it reads back
-/// itself must be just what it wrote last.
+/// Overwrites pages of its files with increasing generations; its reads must return its last
+/// writes.
 fn writer(shared: &Shared, seed: u64, mine: std::ops::Range<usize>) {
     let mut rng = Rng::new(seed);
     let handles: Vec<Handle> = shared

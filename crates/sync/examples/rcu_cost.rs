@@ -1,4 +1,4 @@
-//! Prints what a read section, a fence, a poll and a grace period cost on this machine.
+//! Prints the cost of a read section, a fence, a poll and a grace period on this machine.
 //!
 //! `cargo run --release -p foliocache-sync --example rcu_cost`
 

@@ -8,9 +8,9 @@
 //!   a pause ──┘ └──▶ counted, reported
 //! ```
 //!
-//! A thread that nobody joins until the end would otherwise die without a word, and with it reclaim or
-//! writeback. Locks of this crate are not poisoned by a panic, and guards end as they go, so that what
-//! is restarted finds everything as a new thread would.
+//! A background thread is joined only at the end, so a panic would otherwise end it silently, and with it reclaim
+//! or writeback. Locks of this crate are not poisoned by a panic, and guards are dropped while it unwinds, so the
+//! restarted thread finds the same state as a new one.
 //!
 //! In a model nothing is caught: there a panic is how the checker learns that it found something.
 //!
@@ -67,7 +67,7 @@ impl Panics {
         };
         self.count.fetch_add(1, Ordering::Relaxed);
         (self.report)(thread, message(&*panic));
-        // Dropping what was thrown could panic again.
+        // Dropping the payload could panic again.
         std::mem::forget(panic);
         None
     }

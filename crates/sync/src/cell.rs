@@ -1,4 +1,4 @@
-//! Cells: the raw one, in loom's shape, and the one that is set once.
+//! Cells: the raw one, in loom's shape, and one that is set once.
 //!
 //! # Model
 //!
@@ -59,8 +59,8 @@ mod model {
     ///
     /// # Memory ordering
     ///
-    /// `ready` is stored with `Release` after the value and loaded with `Acquire` before it is read:
-    /// what loom checks in place of the orderings inside `std`'s type.
+    /// `ready` is stored with `Release` after the value and loaded with `Acquire` before it is
+    /// read. loom checks these in place of the orderings inside `std`'s type.
     #[derive(Debug)]
     pub struct OnceLock<T> {
         ready: AtomicBool,

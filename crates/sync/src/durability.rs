@@ -7,9 +7,9 @@
 //!  durable   generation that the last successful sync had read before it began
 //! ```
 //!
-//! A sync covers the changes that were complete before it began, and is noted only after it has
-//! succeeded. A second caller that comes meanwhile therefore finds the changes not durable yet and
-//! syncs, too; so does the next caller after a sync that failed.
+//! A sync covers the changes that were complete before it began, and is recorded only after it has
+//! succeeded. A second caller that comes meanwhile finds the changes not durable yet and syncs too;
+//! so does the next caller after a failed sync.
 //!
 //! # Invariants
 //!
@@ -62,13 +62,13 @@ impl Durability {
         (self.durable.load(Ordering::Acquire) != changed).then_some(changed)
     }
 
-    /// A sync has succeeded, or what it was for is given up; `begun` is what [`Durability::begin`]
-    /// or [`Durability::changed`] returned before it.
+    /// A sync has succeeded, or its changes are given up; `begun` is the result of
+    /// [`Durability::begin`] or [`Durability::changed`] before it.
     pub fn end(&self, begun: u32) {
         self.durable.store(begun, Ordering::Release);
     }
 
-    /// Runs `sync` unless everything is durable, and notes what it covered if it succeeds.
+    /// Runs `sync` unless everything is durable, and records what it covered if it succeeds.
     ///
     /// # Errors
     /// That of `sync`. Nothing is noted then.

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! `imp` holds what the lock types of [`crate::lock`] wrap; the public modules hold what is passed on
-//! unchanged. No type here has state of its own.
+//! `imp` holds the types that [`crate::lock`] wraps; the public modules re-export the rest unchanged. No type here
+//! adds state.
 
 pub use std::sync::{Arc, Weak};
 

@@ -17,9 +17,10 @@
 //! - **Constructors** are `const` in the normal and the shuttle build, and plain functions under
 //!   loom. A static therefore is declared with [`global!`], which makes it anew for every execution
 //!   of a model.
-//! - **[`Arc`] and [`Weak`]** are those of `std` in all three builds, because loom has no `Weak` and
-//!   its `Arc` cannot become an `Arc<dyn Trait>`. A model hence sees no ordering through a reference
-//!   count; what must be ordered is ordered by an atomic or a lock of this crate.
+//! - **[`Arc`] and [`Weak`]** are those of `std` in all three builds, because loom has no `Weak`
+//!   and its `Arc` cannot become an `Arc<dyn Trait>`. So a model sees no ordering through a
+//!   reference count; every ordering that code relies on comes from an atomic or a lock of this
+//!   crate.
 //! - **[`cell::UnsafeCell`]** has loom's shape (`with`, `with_mut`) everywhere, so that loom can see
 //!   the accesses.
 //! - **Timeouts** never happen in a model ([`Condvar::wait_timeout`]): a model that goes on only

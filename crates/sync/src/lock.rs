@@ -8,9 +8,9 @@
 //!
 //! # Invariants
 //!
-//! A panic while a lock is held releases the lock and does nothing else. What the lock protects is then
-//! as the panicking code left it, so a section that can panic keeps its invariants at every point
-//! where it can. The project's own panics are broken invariants, after which no promise holds.
+//! A panic while a lock is held releases the lock and does nothing else. The protected data stays as the panicking
+//! code left it, so a section that can panic keeps its invariants at every point where it can. The project's own
+//! panics are broken invariants, after which no promise holds.
 //!
 //! # Locking
 //!
@@ -61,14 +61,14 @@ impl<T> Mutex<T> {
         MutexGuard::lock(&self.0)
     }
 
-    /// Takes the mutex if nobody holds it.
+    /// Takes the mutex if it is free.
     #[cfg(not(shuttle))]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         unless_held(self.0.try_lock())
     }
 
-    /// Takes the mutex if nobody holds it.
+    /// Takes the mutex if it is free.
     #[cfg(shuttle)]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -89,26 +89,26 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until nobody holds the lock exclusively, and takes it shared. May block. Not to be
-    /// nested: a writer waiting in between would deadlock the two.
+    /// Takes the lock shared, once there is no exclusive holder. May block. Not to be nested: a
+    /// writer waiting in between would deadlock the two.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody holds the lock, and takes it exclusively. May block.
+    /// Takes the lock exclusively, once it is free. May block.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock shared if nobody holds it exclusively.
+    /// Takes the lock shared unless it has an exclusive holder.
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         unless_held(self.0.try_read())
     }
 
-    /// Takes the lock exclusively if nobody holds it.
+    /// Takes the lock exclusively if it is free.
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         unless_held(self.0.try_write())
@@ -126,7 +126,7 @@ pub struct Condvar {
 
 impl Condvar {
     const_unless_loom! {
-        /// A condition variable that nobody waits on. `const` except under loom.
+        /// A condition variable without waiters. `const` except under loom.
         pub fn new() -> Self {
             Self {
                 inner: imp::Condvar::new(),
@@ -152,8 +152,9 @@ impl Condvar {
         self.wait_in_model(guard, None).0
     }
 
-    /// Like [`wait`](Self::wait), for at most `timeout`; also says whether the time was up. In a model without virtual
-    /// time it never is: what makes progress only by a timeout deadlocks there, and is thus found.
+    /// Like [`wait`](Self::wait), for at most `timeout`; also returns whether the wait timed out. In a model
+    /// without virtual time it never does: code that makes progress only by a timeout deadlocks there, and is
+    /// found.
     #[cfg(not(shuttle))]
     #[track_caller]
     pub fn wait_timeout<'a, T>(

@@ -6,20 +6,19 @@
 //! ```text
 //! bits 0 to 31   count, a signed number; negative when dead
 //! bit 32         locked
-//! bit 33         waiters: somebody may sleep for the lock
+//! bit 33         waiters: threads may sleep for the lock
 //! ```
 //!
-//! While nobody holds the lock, references come and go by compare-and-exchange on the whole word. While it
-//! is held the count belongs to the holder and stands still: everyone else who wants to change it waits for
-//! the lock. So the holder can look at the count, decide (free it, mark it dead) and be sure.
+//! While the lock is free, references come and go by compare-and-exchange on the whole word. While it is held the
+//! count belongs to the holder and stands still: every other thread that wants to change it waits for the lock. So
+//! the holder can read the count and act on it (free the object, mark it dead).
 //!
 //! # Invariants
 //!
 //! 1. The count changes either in one step that saw the lock clear, or by the holder of the lock.
 //! 2. A count is negative exactly after [`LockRefGuard::mark_dead`], and stays so: no reference is taken
 //!    from then on.
-//! 3. Whoever drops the last reference holds the lock ([`LockRef::put_or_lock`]): the count reaches zero
-//!    only under the lock.
+//! 3. The last reference is dropped under the lock ([`LockRef::put_or_lock`]): the count reaches zero only there.
 //!
 //! # Locking
 //!
@@ -29,9 +28,9 @@
 //!
 //! # Memory ordering
 //!
-//! Taking the lock, and a reference, is `Acquire`; releasing the lock, and dropping a reference, is
-//! `Release`. Whoever takes the lock and finds the count at one therefore sees all that was done through the
-//! references dropped before.
+//! Taking the lock, and a reference, is `Acquire`; releasing the lock, and dropping a reference, is `Release`. A
+//! thread that takes the lock and finds the count at one therefore sees all that was done through the references
+//! dropped before.
 //!
 //! # Differences from Linux
 //!
@@ -47,7 +46,7 @@ const BITS: LockBits = LockBits {
     locked: 1 << 32,
     waiters: 1 << 33,
 };
-/// The count of what is dead: far enough below zero that nothing brings it back.
+/// The count of a dead object: so far below zero that no change brings it back.
 const DEAD: i32 = i32::MIN / 2;
 const SHARED_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
@@ -68,7 +67,7 @@ fn with_count(word: u64, count: i32) -> u64 {
     word & !COUNT_MASK | u64::from(count as u32)
 }
 
-/// The word. Eight bytes; what it protects lies beside it.
+/// The word, of eight bytes. The data that it protects lies beside it.
 #[doc(alias = "lockref")]
 #[derive(Debug)]
 pub struct LockRef {
@@ -84,15 +83,15 @@ pub struct LockRefGuard<'a> {
 
 impl LockRef {
     const_unless_loom! {
-        /// An unlocked word with so many references. `const` except under loom.
+        /// An unlocked word with this many references. `const` except under loom.
         pub fn new(count: u32) -> Self {
             assert!(count <= i32::MAX as u32, "a count beyond 2^31 - 1");
             Self { word: AtomicU64::new(count as u64) }
         }
     }
 
-    /// Takes a reference if `may` says so of the count, in one step while nobody holds the lock, waiting for
-    /// the lock to be released. Returns whether it did.
+    /// Takes a reference if `may` allows it for the count, in one step; waits for the lock if it is held. Returns
+    /// whether it did.
     #[inline]
     fn get_if(&self, may: impl Fn(i32) -> bool) -> bool {
         // Relaxed: the exchange decides, or nothing is done.
@@ -111,8 +110,8 @@ impl LockRef {
                 return false;
             }
             let next = with_count(word, count_of(word) + 1);
-            // Acquire pairs with the Release of who drops a reference or the lock. Relaxed on failure: the
-            // newer value is only tried.
+            // Acquire pairs with the Release of a thread that drops a reference or the lock. Relaxed on failure:
+            // the newer value is only tried.
             match self
                 .word
                 .compare_exchange_weak(word, next, Ordering::Acquire, Ordering::Relaxed)
@@ -138,9 +137,8 @@ impl LockRef {
         self.get_if(|count| count >= 0)
     }
 
-    /// Drops a reference unless it is the last one. If it is, takes the lock instead and leaves the count as it
-    /// is: the caller, alone with the object, decides what becomes of it and drops the reference under the
-    /// lock.
+    /// Drops a reference unless it is the last one. If it is, takes the lock and leaves the count unchanged: the
+    /// caller, alone with the object, decides its fate and drops the reference under the lock.
     #[doc(alias = "lockref_put_or_lock")]
     #[inline]
     pub fn put_or_lock(&self) -> Option<LockRefGuard<'_>> {
@@ -173,7 +171,7 @@ impl LockRef {
         LockRefGuard { lockref: self }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<LockRefGuard<'_>> {
         BITS.try_lock(&self.word)
@@ -206,12 +204,12 @@ impl LockRefGuard<'_> {
     /// When there is none.
     pub fn put(&self) -> u32 {
         let count = self.count();
-        assert!(count > 0, "dropping a reference that nobody has");
+        assert!(count > 0, "dropping a reference that does not exist");
         self.set_count(count - 1);
         (count - 1) as u32
     }
 
-    /// Marks the object dead: from now on nobody takes a reference. For who tears it down.
+    /// Marks the object dead: no reference can be taken from now on. Called to tear it down.
     #[doc(alias = "lockref_mark_dead")]
     pub fn mark_dead(&self) {
         self.set_count(DEAD);

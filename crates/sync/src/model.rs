@@ -6,9 +6,8 @@
 //! least number of executions that it expects, somewhat below the number it has today, and a shuttle model
 //! needs different schedules in half of its executions.
 //!
-//! Both sides of a race belong in threads of their own. For loom, everything that the first thread does
-//! between a spawn and its next switch of threads happens before the spawned thread begins, and is not
-//! interleaved.
+//! Run both sides of a race on new threads. For loom, everything that the first thread does between a spawn and its
+//! next switch of threads happens before the spawned thread begins, and is not interleaved.
 
 #[cfg(shuttle)]
 pub use crate::virtual_time::with_virtual_time;
@@ -30,7 +29,7 @@ mod loom_model {
     /// A thread that spins for ever passes this number of steps; no execution that ends does.
     const STEPS: usize = 50_000;
 
-    /// Runs `model` in each interleaving with at most so many preemptions.
+    /// Runs `model` in each interleaving with at most this many preemptions.
     ///
     /// # Panics
     /// If an execution fails, or if there are fewer than `at_least` of them.
@@ -45,13 +44,13 @@ mod loom_model {
             executions.fetch_add(1, Ordering::Relaxed);
             model();
         });
-        // Relaxed: as above.
+        // Relaxed: a count. Executions run one after another.
         let count = count.load(Ordering::Relaxed);
         println!("{count} executions, at least {at_least} expected");
         assert!(count >= at_least, "a model had {count} executions only");
     }
 
-    /// Runs `f` in one interleaving: a part of a model that only leads to what is explored.
+    /// Runs `f` in one interleaving: a preparation that the model does not explore.
     pub fn unexplored<R>(f: impl FnOnce() -> R) -> R {
         loom::stop_exploring();
         let result = f();
@@ -126,7 +125,7 @@ mod shuttle_model {
         }
     }
 
-    /// Runs `model` so many times, as often again as `FOLIOCACHE_STRESS` says, in schedules chosen by chance.
+    /// Runs `model` this many times, multiplied by `FOLIOCACHE_STRESS`, in random schedules.
     ///
     /// # Panics
     /// If an execution fails, or if fewer than half of the schedules differ.
@@ -134,8 +133,8 @@ mod shuttle_model {
         sample_with(executions, &[1], model);
     }
 
-    /// As [`sample`], with threads that run on for longer or shorter: finds what takes many steps of one thread between
-    /// two of another.
+    /// As [`sample`], with threads that run for longer or shorter stretches: finds bugs that need many steps of one
+    /// thread between two of another.
     pub fn sample_runs(executions: usize, model: impl Fn() + Send + Sync + 'static) {
         sample_with(executions, &[1, 8, 32, 128], model);
     }

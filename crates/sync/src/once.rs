@@ -6,8 +6,8 @@
 //!
 //! # Memory ordering
 //!
-//! The pointer is published with Release and loaded with Acquire, partners of one another: the reader sees
-//! what the box holds.
+//! The pointer is published with Release and loaded with Acquire, partners of one another: the reader sees the
+//! contents of the box.
 //!
 //! # Safety
 //!
@@ -18,7 +18,7 @@ use crate::atomic::{AtomicPtr, Ordering};
 use std::marker::PhantomData;
 use std::{fmt, ptr};
 
-/// See the module. One word as long as it is empty.
+/// See the module. One word while it is empty.
 pub struct OnceBox<T> {
     filled: AtomicPtr<T>,
     _owned: PhantomData<Box<T>>,
@@ -45,7 +45,7 @@ impl<T> OnceBox<T> {
         let filled = match won {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: the losing box was never published.
                 drop(unsafe { Box::from_raw(new) });
                 other
             }
@@ -66,7 +66,7 @@ impl<T> Default for OnceBox<T> {
 
 impl<T> Drop for OnceBox<T> {
     fn drop(&mut self) {
-        // Relaxed: nobody else has it any more.
+        // Relaxed: the drop has exclusive access.
         let filled = self.filled.load(Ordering::Relaxed);
         if !filled.is_null() {
             // SAFETY: invariant 1, and this is its end.

@@ -1,9 +1,9 @@
-//! Keeping apart what different threads write: cache lines of one's own and counters in shards.
+//! Keeps the data of different threads apart: on separate cache lines, and in counters with shards.
 //!
 //! # Model
 //!
-//! A [`ShardedCounter`] has one cell for each shard ([`shard_count`]), on cache lines of its own. A thread
-//! adds to the cell that its number leads to ([`thread_shard`]); the sum reads all cells.
+//! A [`ShardedCounter`] has one cell for each shard ([`shard_count`]), on separate cache lines. A thread adds to
+//! the cell of its number ([`thread_shard`]); the sum reads all cells.
 //!
 //! A cell belongs to a thread number, whose thread adds to the cell's *owned* word with a load and a store.
 //! A thread whose number leads to the cell of another adds atomically to a *shared* word: that of the cell which
@@ -23,17 +23,16 @@
 //!
 //! # Memory ordering
 //!
-//! `Relaxed`: a counter publishes nothing but its number. An increment is never lost: it is one atomic
-//! addition, or a store of the only thread that may store. When the owning number passes to another
-//! thread, or the cell to another number, what the last owner did happens before what the next one does
-//! (invariant 2 of `crate::shard`), so the next owner reads the last sum, and a thread that takes a
-//! number up again reads that it lost the cell. A sum taken while others add may hold one of two additions
-//! and not the other, whichever came first. The cells of a [`LazyCounter`] are published by a `Release`
-//! store and read through an `Acquire` load.
+//! `Relaxed`: a counter publishes nothing but its number. An increment is never lost: it is one atomic addition, or
+//! a store of the only thread that may store. When the owning number passes to another thread, or the cell to
+//! another number, the last owner's actions happen before the next one's (invariant 2 of `crate::shard`), so the
+//! next owner reads the last sum, and a thread that takes a number up again reads that it lost the cell. A sum
+//! taken during additions may contain one of two and not the other, whichever came first. The cells of a
+//! [`LazyCounter`] are published by a `Release` store and read through an `Acquire` load.
 //!
 //! # Safety
 //!
-//! The cells of a [`LazyCounter`] are a box of its own, taken once and freed with it.
+//! The cells of a [`LazyCounter`] are one box, allocated once and freed with it.
 #![allow(unsafe_code)]
 
 use crate::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
@@ -77,15 +76,15 @@ pub struct ShardedCounter {
     cells: Box<[CachePadded<CounterCell>]>,
 }
 
-/// Threads that share look at the owner with each addition, so it is on other lines than both sums, which their writers on
-/// other processors change all the time.
+/// Threads that share a cell read its owner with each addition, so the owner is on a different line from both sums,
+/// which their writers on other processors change all the time.
 #[derive(Debug)]
 #[repr(C)]
 struct CounterCell {
-    /// The sum of what its owners added. Invariant 1.
+    /// The sum of the owners' additions. Invariant 1.
     owned: OwnLine<AtomicI64>,
-    /// The sum of what threads added that ran on the processors whose number leads here, and whose number leads
-    /// to a cell of another thread.
+    /// The sum of the other threads' additions: those on the processors of this cell whose own cell belongs to
+    /// another thread.
     shared: OwnLine<AtomicI64>,
     /// The number that the cell belongs to, or [`UNNUMBERED`] before the first addition. Invariant 2.
     owner: CachePadded<AtomicUsize>,
@@ -125,7 +124,8 @@ impl CounterCell {
         owned
     }
 
-    /// Makes a cell that has belonged to nobody this thread's, and adds to it. Whether it did.
+    /// Makes this thread the owner of a cell that never had one, and adds to it. Returns whether it
+    /// did.
     fn claim(&self, thread: usize, value: i64) -> bool {
         // Relaxed: no thread stored to `owned` before the claim, and only this one does after it. The load spares
         // most calls the exchange, which takes the line away from the cell's owner.
@@ -254,8 +254,8 @@ impl ShardedCounter {
         self.add(-1);
     }
 
-    /// The sum. Exact once nobody adds any more; else every addition that happened before this call is in
-    /// it, and of the concurrent ones some.
+    /// The sum. Exact once additions have stopped; otherwise it has every addition that happened before this call,
+    /// and some of the concurrent ones.
     pub fn sum(&self) -> i64 {
         sum_of(&self.cells)
     }
@@ -266,11 +266,11 @@ impl ShardedCounter {
     }
 }
 
-/// A counter that takes no memory besides its own until it has been added to much, and then counts as a
-/// [`ShardedCounter`] does. For counters of which there are many, such as those of files.
+/// A counter that allocates nothing until many additions were made, and then counts as a [`ShardedCounter`] does.
+/// For numerous counters, such as those of files.
 #[derive(Debug)]
 pub struct LazyCounter {
-    /// The sum of what was added before there were cells.
+    /// The sum of the additions before there were cells.
     first: AtomicI64,
     /// Null, or `nr_cells` cells of a `Box`, which stay until the drop.
     cells: AtomicPtr<CachePadded<CounterCell>>,
@@ -291,7 +291,7 @@ impl LazyCounter {
     fn cells(&self) -> Option<&[CachePadded<CounterCell>]> {
         // Acquire pairs with the Release in `spread`: the cells as they were made.
         let cells = self.cells.load(Ordering::Acquire);
-        // SAFETY: so many, of a `Box` that is freed when `self` is dropped.
+        // SAFETY: `nr_cells` of them, in a `Box` that is freed when `self` is dropped.
         (!cells.is_null()).then(|| unsafe { slice::from_raw_parts(cells, self.nr_cells) })
     }
 
@@ -326,7 +326,7 @@ impl LazyCounter {
             self.cells
                 .compare_exchange(null, cells.cast(), Ordering::Release, Ordering::Relaxed);
         if set.is_err() {
-            // SAFETY: made above, and nobody else's.
+            // SAFETY: made above, and never published.
             drop(unsafe { Box::from_raw(cells) });
         }
         set.is_ok()
@@ -353,11 +353,11 @@ impl Default for LazyCounter {
 
 impl Drop for LazyCounter {
     fn drop(&mut self) {
-        // Relaxed: nobody else has the counter.
+        // Relaxed: the drop has exclusive access.
         let cells = self.cells.load(Ordering::Relaxed);
         if !cells.is_null() {
             let cells = ptr::slice_from_raw_parts_mut(cells, self.nr_cells);
-            // SAFETY: made by `spread` from a `Box` of so many, and never freed but here.
+            // SAFETY: made by `spread` from a `Box` of `nr_cells`, and freed only here.
             drop(unsafe { Box::from_raw(cells) });
         }
     }
@@ -401,7 +401,7 @@ mod tests {
         let asked = |n: i64| (0..n).filter(|_| counter.add(1)).count();
         assert_eq!(asked(busy - 1), 0);
         assert_eq!(asked(busy), 1);
-        // Refused the first time: it goes on as it is, and asks again.
+        // Refused the first time: it stays a single cell, and tries again later.
         assert!(!counter.is_spread());
         assert_eq!(asked(1), 1);
         assert!(counter.spread() && counter.is_spread());

@@ -7,8 +7,8 @@
 
 /// Asks for the cache line at `at`, which need not be an address of anything. Does not wait for it.
 ///
-/// Several asked for one after another come side by side; loads that depend on one another do not. Does nothing
-/// on architectures other than x86-64.
+/// Several prefetches run side by side; loads that depend on one another do not. Does nothing on architectures
+/// other than x86-64.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -2,11 +2,11 @@
 //!
 //! # Model
 //!
-//! Every lock of the project has a [`Rank`]; a thread may wait for a lock only while all locks that it
-//! holds have a *lower* (outer) rank. Two threads then never wait for each other. Debug builds keep a
-//! list of what each thread holds and panic on the first acquisition that breaks the rule, naming both
-//! locks' ranks and the places where they were taken; the order of events that would deadlock need not
-//! happen. Release builds only count the locks that a thread holds ([`foliocache_sys::inside`]).
+//! Every lock of the project has a [`Rank`]; a thread may wait for a lock only while all locks that it holds have a
+//! *lower* (outer) rank. Two threads then never wait for each other. Debug builds keep a list of the locks of each
+//! thread and panic on the first acquisition that breaks the rule, naming both ranks and the places where the locks
+//! were taken; the deadlock itself need not happen. Release builds only count the locks that a thread holds
+//! ([`foliocache_sys::inside`]).
 //!
 //! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank, [`ConstRankedMutex`] has it in its type.
 //! - [`acquire`] gives a [`RankToken`] to code that implements a lock by other means, a bit in a state word
@@ -15,7 +15,7 @@
 //!   [`acquire_nested`] or `lock_nested` (folio locks in ascending index; directories ancestors first,
 //!   else by inode number).
 //! - An attempt that does not wait (`try_lock`, [`acquire_try`]) cannot deadlock and may be out of
-//!   order; what it took counts for later acquisitions like any other.
+//!   order; the lock that it took counts for later acquisitions like any other.
 //!
 //! # Invariants
 //!
@@ -29,7 +29,7 @@
 //!
 //! # Differences from Linux
 //!
-//! lockdep learns the order from what it sees; here it is stated, and a lock cannot be made without
+//! lockdep learns the order from observed acquisitions; here it is stated, and a lock cannot be made without
 //! choosing its place. There is no check of interrupt contexts, since there are none; its counterpart is
 //! [`might_sleep`], which refuses to wait inside an RCU read section.
 
@@ -70,9 +70,9 @@ pub enum Rank {
     Opens,
     /// Tables of a file system: names, directories, the list of open files.
     Namespace,
-    /// One per file system: a thread writes what is dirty, since the store is short of room.
+    /// One per file system: a thread writes dirty data back because the store is short of room.
     Space,
-    /// An inode's `i_rwsem`: shared for overwrites, exclusive for what changes the size.
+    /// An inode's `i_rwsem`: shared for overwrites, exclusive for changes of the size.
     #[doc(alias = "i_rwsem")]
     IRwsem,
     /// One per mapping: a single flush at a time.
@@ -252,8 +252,8 @@ pub fn acquire(rank: Rank) -> RankToken {
     RankOf::new(rank).take(How::Ordered)
 }
 
-/// Like [`acquire`], where locks of the same rank may be held: the caller takes them in an order of its
-/// own that everyone keeps, ascending index for example.
+/// Like [`acquire`], where locks of the same rank may be held: all callers take them in one order, ascending index
+/// for example.
 ///
 /// # Panics
 ///
@@ -409,7 +409,7 @@ impl<T> RankedMutex<T> {
         self.rank.hold(How::Ordered, || self.inner.lock())
     }
 
-    /// Takes the mutex if nobody holds it; may be out of order.
+    /// Takes the mutex if it is free; may be out of order.
     #[track_caller]
     #[inline]
     pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
@@ -517,14 +517,14 @@ impl<T> RankedRwLock<T> {
         }
     }
 
-    /// Waits until nobody holds the lock exclusively, and takes it shared. May block.
+    /// Takes the lock shared, once there is no exclusive holder. May block.
     #[track_caller]
     #[inline]
     pub fn read(&self) -> RankedReadGuard<'_, T> {
         self.rank.hold(How::Ordered, || self.inner.read())
     }
 
-    /// Waits until nobody holds the lock, and takes it exclusively. May block.
+    /// Takes the lock exclusively, once it is free. May block.
     #[track_caller]
     #[inline]
     pub fn write(&self) -> RankedWriteGuard<'_, T> {
@@ -538,14 +538,14 @@ impl<T> RankedRwLock<T> {
         self.rank.hold(How::Nested, || self.inner.write())
     }
 
-    /// Takes the lock shared if nobody holds it exclusively; may be out of order.
+    /// Takes the lock shared unless it has an exclusive holder; may be out of order.
     #[track_caller]
     #[inline]
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
         self.rank.tried(self.inner.try_read())
     }
 
-    /// Takes the lock exclusively if nobody holds it; may be out of order.
+    /// Takes the lock exclusively if it is free; may be out of order.
     #[track_caller]
     #[inline]
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {

@@ -3,9 +3,9 @@
 //!
 //! # Model
 //!
-//! There is one domain for the process. A reader announces itself in a *slot* of its thread; a writer
-//! first unpublishes something, so that no new reader can find it, then waits for a *grace period*, after
-//! which nobody can still be using it.
+//! There is one domain for the process. A reader announces itself in its thread's *slot*; a writer first
+//! unpublishes an object, so that no new reader can find it, then waits for a *grace period*, after which no reader
+//! can still be using it.
 //!
 //! ```text
 //! reader (outermost)               grace period g
@@ -23,9 +23,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A slot's low bits count the nested sections of its thread, its high bits hold the period that was
-//!    current when the outermost one began. Only the owning thread writes it. Announcing is *one* store, so
-//!    that a signal handler may hold read sections of its own at any point.
+//! 1. A slot's low bits count the nested sections of its thread, its high bits hold the period that was current
+//!    when the outermost one began. Only the owning thread writes it. Announcing is *one* store, so that a signal
+//!    handler may open read sections at any point.
 //! 2. At most one grace period is in progress; `completed ≤ current ≤ started ≤ completed + 1`.
 //! 3. A slot that was seen at 0 or at period `g` needs no second look in grace period `g`: whatever the
 //!    thread announces later loads its pointers after the heavy barrier. The same holds for slots that
@@ -47,10 +47,10 @@
 //!
 //! - `start_poll` has a SeqCst fence F, then loads `started = g − 1`. The starter of `g` stores `started`,
 //!   then has the heavy barrier H. F precedes H: had H come first, the load after F would have seen `g`.
-//! - The reader stores its slot, then has the light barrier L, then loads pointers. Either L precedes H, and
-//!   then the look at the slot, which follows H, sees the announcement (or its end, which is a `Release`
-//!   store that the look loads with `Acquire`); or H precedes L, and then F precedes L and the reader sees
-//!   what was stored before F. In that second case it need not be waited for.
+//! - The reader stores its slot, then has the light barrier L, then loads pointers. Either L precedes H: then the
+//!   writer's look at the slot, which follows H, sees the announcement (or its end, a `Release` store that the look
+//!   loads with `Acquire`). Or H precedes L: then F precedes L, the reader sees every store before F, and the
+//!   writer need not wait for it.
 //! - A slot at period `g` was announced after the reader loaded `current = g`. That store (`Release`) is
 //!   after H, and the load is before L, whose reader's side is at least an acquire fence; so H precedes
 //!   L. A slot with an older period, announced late, is the second case too, and is waited for
@@ -261,9 +261,9 @@ pub struct RcuReadGuard {
     _thread: PhantomData<*mut ()>,
 }
 
-/// Opens a read section: what is found in a structure under RCU from here on stays valid until the guard is
-/// dropped. Costs a handful of instructions and no fence (see the example `rcu_cost`), and writes nothing that
-/// others write. Never sleep inside.
+/// Opens a read section: objects found in a structure under RCU stay valid until the guard is dropped. Costs a
+/// handful of instructions and no fence (see the example `rcu_cost`), and writes no shared cache line. Never sleep
+/// inside.
 ///
 /// A thread's first call takes a lock, and 128 bytes outside the memory bound; so a signal handler may open
 /// sections only on a thread that has opened one before.
@@ -300,7 +300,7 @@ fn first_read_lock(cell: &Cell<Option<SlotRef>>) -> SlotRef {
             slot
         })
     };
-    // Fails once the thread's locals are being destroyed: nobody would give the slot back.
+    // Fails once the thread's locals are being destroyed: the slot would never be returned.
     let lasting = REGISTRATION.try_with(|_| ()).is_ok();
     slot.announce(if lasting { 0 } else { TRANSIENT });
     cell.set(Some(SlotRef::clone(&slot)));
@@ -332,7 +332,8 @@ pub fn in_read_section() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpCookie(u64);
 
-/// A cookie for what this thread has unpublished so far. Costs a full fence; does not block.
+/// A cookie for everything that this thread has unpublished so far. Costs a full fence; does not
+/// block.
 ///
 /// Take one for a whole batch: each cookie that is taken after a grace period has begun may need one more
 /// heavy barrier.
@@ -344,8 +345,8 @@ pub fn start_poll() -> GpCookie {
     GpCookie(STARTED.load(Ordering::Relaxed) + 1)
 }
 
-/// Whether the grace period of this cookie has ended: nobody still reads what was unpublished before the
-/// cookie was taken, and the caller may use it again.
+/// Whether the grace period of this cookie has ended: no reader is left of the objects that were unpublished before
+/// the cookie was taken, and the caller may reuse them.
 ///
 /// Does not wait for readers. If the answer is no it may begin or advance a grace period first: some
 /// microseconds for a heavy barrier, and one look at each slot. When another thread is at it, the
@@ -407,7 +408,7 @@ fn advance(period: &mut MutexGuard<'_, Option<Period>>) -> bool {
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
 const YIELDS: u32 = 20;
 
-/// Waits until every reader that may have seen what was unpublished before this call is gone.
+/// Waits for every reader that may have seen an object unpublished before this call.
 ///
 /// Sleeps: for as long as the longest read section in progress, and some microseconds at least.
 ///

@@ -21,11 +21,10 @@
 //!
 //! # Locking
 //!
-//! The writer's lock protects the data; this counter only tells readers about it. Readers spin, and give
-//! up the processor, while a writer is inside, whatever locks they hold. So an open write section counts as
-//! a lock of its own, of rank [`SeqCount`](Rank::SeqCount): nothing is locked inside it. A section that
-//! takes locks ([`SeqCount::write_ranked`]) has the rank of an outer one, and its readers hold no lock from
-//! that rank on.
+//! The writer's lock protects the data; this counter only tells readers of a change. Readers spin, and yield the
+//! processor, while a writer is inside, whatever locks they hold. So an open write section counts as a lock of rank
+//! [`SeqCount`](Rank::SeqCount): no lock is taken inside it. A section that takes locks
+//! ([`SeqCount::write_ranked`]) has an outer rank, and its readers hold no lock from that rank on.
 //!
 //! # Memory ordering
 //!
@@ -43,7 +42,7 @@ use crate::atomic::{AtomicU32, Ordering, fence};
 use crate::rank::{self, Rank, RankToken, Ranked};
 use crate::{MutexGuard, RwLockWriteGuard, hint, thread};
 
-/// A guard of a lock that keeps every other writer away: what [`SeqCount::write`] takes as its proof.
+/// A guard that excludes every other writer: the proof that [`SeqCount::write`] takes.
 ///
 /// Implement it for guards of exclusive locks only (a locked folio, for example).
 pub trait Exclusive {}
@@ -74,7 +73,7 @@ pub struct SeqWriteGuard<'a, L: Exclusive> {
 }
 
 impl<L: Exclusive> SeqWriteGuard<'_, L> {
-    /// The guard of the lock, for what it protects besides.
+    /// The guard of the lock, for the other data that it protects.
     pub fn lock(&mut self) -> &mut L {
         self.lock
     }
@@ -135,7 +134,8 @@ impl SeqCount {
     ///
     /// # Panics
     ///
-    /// In debug builds, when a section is open: the lock was not the one that protects this counter.
+    /// In debug builds, if a section is open already: then the lock is not the one that protects
+    /// this counter.
     #[doc(alias = "write_seqcount_begin")]
     #[track_caller]
     #[inline]

@@ -19,8 +19,8 @@
 //! # Invariants
 //!
 //! 1. At most one thread at a time has a number below `MOST`, or holds it through [`with_free`].
-//! 2. Everything that a thread did while it had the number happens before whatever the next one does
-//!    with it. So the owner of a number may change what belongs to the number with plain loads and stores.
+//! 2. Everything that a thread did while it had the number happens before any action of the number's next thread.
+//!    So the owner of a number may change the number's data with plain loads and stores.
 //!
 //! # Locking
 //!
@@ -40,7 +40,7 @@ use crate::cell::Cell;
 const WORDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 /// Numbers that are unique are below this.
 const MOST: usize = WORDS * 64;
-/// The number of a thread that has not asked for one yet.
+/// The number of a thread before it needs one.
 pub(crate) const UNNUMBERED: usize = usize::MAX;
 /// Most shards of anything.
 const MAX_SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 1024 };
@@ -174,8 +174,8 @@ pub(crate) fn is_unique(number: usize) -> bool {
     number < MOST
 }
 
-/// Runs `f` if no thread has `number`, and keeps it from being taken meanwhile. What its last thread did
-/// happens before `f`, and `f` before what its next thread does.
+/// Runs `f` if no thread has `number`, and keeps it from being taken meanwhile. All actions of its last thread
+/// happen before `f`, and `f` before those of its next one.
 pub(crate) fn with_free<R>(number: usize, f: impl FnOnce() -> R) -> Option<R> {
     let numbers = numbers();
     if !is_unique(number) || !numbers.take_one(number) {
@@ -187,7 +187,7 @@ pub(crate) fn with_free<R>(number: usize, f: impl FnOnce() -> R) -> Option<R> {
 }
 
 crate::global! {
-    /// What [`shard_count`] returns, 0 until it is known.
+    /// The result of [`shard_count`], 0 until it is known.
     static SHARDS: AtomicUsize = AtomicUsize::new(0);
 }
 

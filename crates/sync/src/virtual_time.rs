@@ -15,8 +15,8 @@
 //! have ended, or wait for ever, which shuttle reports. A thread that works now and then has a timer always and hides that others
 //! wait for ever: so an execution fails whose time comes to [`LONGEST`].
 //!
-//! Condition variables have queues of their own here, since those of shuttle know no timeout. No wait ends without a reason:
-//! a wake-up that is lost stays lost until the timeout, or for ever.
+//! Condition variables have separate queues here, since those of shuttle have no timeout. There are no spurious
+//! wake-ups: a lost wake-up stays lost until the timeout, or for ever.
 //!
 //! # Invariants
 //!
@@ -99,7 +99,7 @@ impl Sleeper {
             .is_ok()
     }
 
-    /// Waits until it is woken, for so long at most; whether the time was up.
+    /// Waits until it is woken, for at most `timeout`; returns whether it timed out.
     fn sleep(self: &Arc<Self>, timeout: Option<Duration>) -> bool {
         let timer = timeout.and_then(|timeout| {
             with_clock(|clock| {
@@ -164,7 +164,7 @@ impl Queue {
         if !is_on() {
             return false;
         }
-        // A step of its own, as shuttle's are.
+        // A step of the schedule, as shuttle's own is.
         thread::sleep(Duration::ZERO);
         let draw = if all { 0 } else { draw() };
         let woken: Vec<_> = self.with(|waiters| {

@@ -6,7 +6,7 @@
 //! sleeps in the bucket of its *key* (the address of the word), and a wake-up wakes all sleepers of the
 //! bucket, each of which looks at its own condition again.
 //!
-//! A word that is waited for has a *waiters* bit besides its lock bit:
+//! A word that threads wait for has a *waiters* bit besides its lock bit:
 //!
 //! ```text
 //! waiter (holds the bucket's lock)          unlocker
@@ -20,13 +20,11 @@
 //!
 //! # Invariants
 //!
-//! 1. The waiters bit is set whenever somebody sleeps for the word or is about to, unless a wake-up that
-//!    will reach him is on its way: it is set under the bucket's lock, which the waker takes after clearing
-//!    it.
+//! 1. The waiters bit is set whenever a thread sleeps for the word or is about to, unless a wake-up that will reach
+//!    it is on its way: it is set under the bucket's lock, which the waker takes after clearing it.
 //! 2. Every woken waiter that still has to wait sets the bit again before it sleeps. One bit therefore
 //!    serves all conditions on a word.
-//! 3. Who wakes uses the key alone, never the word, once it has cleared the bits: the word may belong to
-//!    someone else by then.
+//! 3. Once a waker has cleared the bits it uses the key alone, never the word: the word may be reused by then.
 //!
 //! # Locking
 //!
@@ -69,7 +67,7 @@ struct Bucket {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// How many threads sleep here, so that waking nobody is cheap.
+    /// The number of sleepers, so that a wake-up without any is cheap.
     sleepers: u32,
     /// Futures that wait here, each with its key. One that was dropped stays until its key is woken.
     wakers: Vec<(usize, Waker)>,
@@ -96,7 +94,7 @@ impl WaitTable {
         Self::with_buckets(BUCKETS)
     }
 
-    /// A table with at least so many buckets, 128 bytes each.
+    /// A table with at least this many buckets, 128 bytes each.
     pub fn with_buckets(buckets: usize) -> Self {
         let bucket = || Bucket {
             waiting: RankedMutex::new(Rank::WaitTable, Waiting::default()),
@@ -122,11 +120,11 @@ impl WaitTable {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
-    /// Sleeps until `condition` is true. It is called at once, and again after every wake-up of the key, each
-    /// time under the bucket's lock; what makes it true must be followed by [`wake_all`](Self::wake_all).
+    /// Sleeps until `condition` is true. It is called at once, and again after every wake-up of the key, each time
+    /// under the bucket's lock. After making it true, call [`wake_all`](Self::wake_all).
     ///
-    /// Context: may hold locks outer to [`Rank::WaitTable`]; sleeps. In a read section only for what takes a bounded
-    /// number of instructions: the caller checks ([`rank::might_sleep`]).
+    /// Context: may hold locks outer to [`Rank::WaitTable`]; sleeps. In a read section only if the condition takes
+    /// a bounded number of instructions: the caller checks ([`rank::might_sleep`]).
     #[track_caller]
     pub fn wait(&self, key: usize, mut condition: impl FnMut() -> bool) {
         #[cfg(shuttle)]
@@ -140,13 +138,13 @@ impl WaitTable {
         }
     }
 
-    /// Wakes everyone who waits for this key (and threads that share its bucket). Costs an uncontended lock
-    /// when nobody does; does not sleep.
+    /// Wakes all waiters of this key (and threads that share its bucket). Without waiters it costs an uncontended
+    /// lock; does not sleep.
     #[track_caller]
     pub fn wake_all(&self, key: usize) {
         let bucket = self.bucket(key);
         // A waiter that found its condition false holds the lock until it sleeps: with the lock in
-        // hand, nobody is in between.
+        // hand, no waiter is in between.
         let mut waiting = bucket.waiting.lock();
         let sleepers = waiting.sleepers;
         let mine = |entry: &mut (usize, Waker)| entry.0 == key;
@@ -163,9 +161,9 @@ impl WaitTable {
         }
     }
 
-    /// Has `waker` called at the next wake-up of the key, unless `condition` is true, which is returned.
-    /// The condition is called once, under the bucket's lock; what makes it true must be followed by
-    /// [`wake_all`](Self::wake_all). Waiting with a waker that waits already adds nothing.
+    /// Has `waker` called at the next wake-up of the key, unless `condition` is true, which is returned. The
+    /// condition is called once, under the bucket's lock. After making it true, call [`wake_all`](Self::wake_all).
+    /// Registering a waiting waker again adds nothing.
     ///
     /// Context: may hold locks outer to [`Rank::WaitTable`]; does not sleep.
     #[track_caller]
@@ -201,8 +199,8 @@ mod numbers {
         waiters: usize,
     }
 
-    /// Keys that are waited for have numbers, in the order in which they were first waited for. A key that nobody waits for
-    /// any more has none, since the address may be another word's.
+    /// Keys with waiters have numbers, in the order of their first wait. A key without waiters has none, since its
+    /// address may become another word's.
     #[derive(Debug, Default)]
     pub(super) struct Numbers(Mutex<(Vec<Numbered>, usize)>);
 
@@ -213,7 +211,7 @@ mod numbers {
             f(keys, next)
         }
 
-        /// The number of a key; any, if nobody waits for it.
+        /// The number of a key; any number if it has no waiters.
         pub(super) fn of(&self, key: usize) -> usize {
             self.with(|keys, next| {
                 let numbered = keys.iter().find(|numbered| numbered.key == key);
@@ -221,7 +219,7 @@ mod numbers {
             })
         }
 
-        /// Gives a key a number as long as it is waited for.
+        /// Gives a key a number while it has waiters.
         pub(super) fn keep(&self, key: usize) -> Kept<'_> {
             self.with(
                 |keys, next| match keys.iter_mut().find(|numbered| numbered.key == key) {
@@ -270,7 +268,7 @@ mod numbers {
 pub struct LockBits {
     /// The bit that is set while the lock is held.
     pub locked: u64,
-    /// The bit that says that somebody may be sleeping for the word.
+    /// The bit that says that threads may be sleeping for the word.
     pub waiters: u64,
 }
 
@@ -279,8 +277,8 @@ fn key_of(word: &AtomicU64) -> usize {
 }
 
 impl LockBits {
-    /// Takes the lock if nobody holds it; whether it did. Writes nothing where somebody does, so that those
-    /// who spin for it share the line with its holder.
+    /// Takes the lock if it is free; returns whether it did. Writes nothing otherwise, so that spinning threads
+    /// share the line with the holder.
     #[inline]
     pub fn try_lock(self, word: &AtomicU64) -> bool {
         // Relaxed: setting the bit decides. Acquire pairs with the Release in `unlock` and `clear`.
@@ -329,12 +327,13 @@ impl LockBits {
         });
     }
 
-    /// Releases the lock, and wakes who waits for the word, which must outlive the call: for a word that
-    /// may be freed once it is unlocked use [`clear`](Self::clear).
+    /// Releases the lock, and wakes the waiters of the word, which must outlive the call: for a word that may be
+    /// freed once it is unlocked use [`clear`](Self::clear).
     #[inline]
     pub fn unlock(self, word: &AtomicU64, table: &WaitTable) {
-        // The bit is set, so the subtraction clears it and touches nothing else; unlike clearing a mask it also
-        // tells the old value in one instruction. Release pairs with the Acquire in `try_lock` and `lock_short`.
+        // The bit is set, so the subtraction clears it and touches nothing else; unlike clearing with a mask it
+        // also returns the old value in one instruction. Release pairs with the Acquire in `try_lock` and
+        // `lock_short`.
         let before = word.fetch_sub(self.locked, Ordering::Release);
         debug_assert!(before & self.locked != 0, "unlock of what is not locked");
         if before & self.waiters != 0 {
@@ -342,14 +341,14 @@ impl LockBits {
         }
     }
 
-    /// Clears `bits` (that others wait for with [`wait_clear`](Self::wait_clear), or the lock) and wakes who
-    /// waits for the word. Does not sleep.
+    /// Clears `bits` (that others wait for with [`wait_clear`](Self::wait_clear), or the lock) and wakes the
+    /// waiters of the word. Does not sleep.
     #[inline]
     pub fn clear(self, word: &AtomicU64, table: &WaitTable, bits: u64) {
         self.clear_with(word, bits, || table);
     }
 
-    /// [`clear`](Self::clear), looking for the table only if somebody waits.
+    /// [`clear`](Self::clear), looking for the table only if there are waiters.
     #[inline]
     pub(crate) fn clear_with<'a>(
         self,

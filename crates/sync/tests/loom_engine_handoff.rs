@@ -7,7 +7,7 @@ use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, Condvar, Mutex, thread};
 use std::collections::VecDeque;
 
-/// What the engine's module has in its place.
+/// Replaces the module that the engine uses.
 mod lock {
     pub(crate) use foliocache_sync::{Mutex, MutexGuard};
 

@@ -1,5 +1,5 @@
-//! Where a signal handler finds what resolves a fault, by its own source text over the atomics of a model: what was
-//! found stays until its use ends, whoever removes it.
+//! The slot where a signal handler finds the resolver of a fault, as its own source text over a model's atomics: a
+//! resolver that was found stays alive until its use ends, even if it is removed meanwhile.
 //!
 //! # Safety
 //!
@@ -11,7 +11,7 @@ use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
 
-/// What the module has in its place.
+/// Replaces the module of the same name.
 mod lock {
     pub(crate) use foliocache_sync::atomic;
 }
@@ -28,9 +28,9 @@ struct Value(Arc<Watched>);
 
 struct Watched(UnsafeCell<bool>);
 
-// SAFETY: what is tested.
+// SAFETY: the model tests exactly this.
 unsafe impl Send for Watched {}
-// SAFETY: as above.
+// SAFETY: the model tests exactly this.
 unsafe impl Sync for Watched {}
 
 impl Value {
@@ -39,12 +39,12 @@ impl Value {
     }
 
     fn is_alive(&self) -> bool {
-        // SAFETY: no removal yet, which is what loom checks.
+        // SAFETY: it has not been removed yet, which loom checks.
         self.0.0.with(|alive| unsafe { *alive })
     }
 
     fn end(&self) {
-        // SAFETY: no use any more, which is what loom checks.
+        // SAFETY: its last use is over, which loom checks.
         self.0.0.with_mut(|alive| unsafe { *alive = false });
     }
 }
@@ -56,7 +56,7 @@ fn slot() -> Arc<Slot<Value>> {
     })
 }
 
-/// A fault: whether it found something. What it found is alive until the end.
+/// A fault. Returns whether it found a resolver, which stays alive until the end.
 fn fault(slot: &Slot<Value>) -> bool {
     let Some((counted, value)) = slot.begin(|value| Some(value.clone())) else {
         return false;

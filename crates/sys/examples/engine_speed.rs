@@ -1,4 +1,4 @@
-//! What a background read costs and gains against a blocking one: MB/s and processor time.
+//! Background reads compared with blocking ones: MB/s and processor time.
 //!
 //! `cargo run --release --example engine_speed -p foliocache-sys -- FILE [ROUNDS]`
 //!

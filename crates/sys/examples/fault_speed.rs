@@ -54,7 +54,7 @@ fn main() {
         .map_or(200, |text| text.parse().expect("rounds"));
     let len = PAGES * PAGE_SIZE;
     let range = ReservedRange::reserve(len).unwrap();
-    // SAFETY: nobody else knows the range.
+    // SAFETY: the range is private to this function.
     let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
     range.populate(0..len).unwrap();
     let window = |faults: Option<&Userfaultfd>| {

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A reader announces itself with a store, calls [`light`], and then loads what it came for. A
-//! writer unpublishes with a store, calls [`heavy`], and then looks whether a reader has announced
+//! A reader announces itself with a store, calls [`light`], and then makes its loads. A writer
+//! unpublishes with a store, calls [`heavy`], and then checks whether a reader has announced
 //! itself. With both barriers at least one of the two sees the other's store. An ordinary pair is
 //! two SeqCst fences, paid by every reader; with membarrier(2) the reader's fence shrinks to a
 //! barrier for the compiler alone, and the writer makes the kernel run a full barrier on every CPU
@@ -55,8 +55,8 @@ pub fn register() -> bool {
     // Miri does not know the call; there both sides are fences, which it does know.
     let accepted = !cfg!(miri) && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
     let mode = if accepted { EXPEDITED } else { FENCES };
-    // Relaxed: as above. Whoever was first decides for all (two threads may run under different
-    // seccomp filters).
+    // Relaxed: `MODE` publishes nothing but itself. The first thread decides for all: two threads
+    // may run under different seccomp filters.
     match MODE.compare_exchange(UNKNOWN, mode, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => accepted,
         Err(earlier) => earlier == EXPEDITED,
@@ -87,7 +87,7 @@ pub fn heavy() {
             match error {
                 // No memory for the set of CPUs, or a signal: the next try may do.
                 OsErrno::NOMEM | OsErrno::INTR | OsErrno::AGAIN => {}
-                // The registration belongs to the address space; renew it for a copy of it.
+                // The registration belongs to the address space. A copy of it must register again.
                 OsErrno::PERM => {
                     membarrier(MembarrierCommand::RegisterPrivateExpedited)
                         .expect("membarrier was registered and is refused now");

@@ -39,7 +39,7 @@ impl From<SystemTime> for Timespec {
             Ok(after) => Timespec::new(after.as_secs() as i64, after.subsec_nanos()),
             Err(before) => {
                 let before = before.duration();
-                // That of the first second that there is is itself.
+                // The earliest second, `i64::MIN`, is its own negation.
                 let sec = (before.as_secs() as i64).wrapping_neg();
                 match before.subsec_nanos() {
                     0 => Timespec::new(sec, 0),
@@ -51,7 +51,7 @@ impl From<SystemTime> for Timespec {
 }
 
 impl From<Timespec> for SystemTime {
-    /// The epoch for what is no such time.
+    /// The epoch for a timestamp that `SystemTime` cannot represent.
     fn from(time: Timespec) -> SystemTime {
         let whole = Duration::from_secs(time.sec.unsigned_abs());
         let base = match time.sec {

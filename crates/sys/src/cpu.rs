@@ -15,9 +15,9 @@
 //!
 //! # Safety
 //!
-//! The C library says how far a thread's area lies from its thread pointer. The area is a part of the thread's static
-//! storage, so it is there as long as the thread runs, registered or not. Only this thread, the C library and the kernel
-//! write to it, and the kernel not while the thread runs.
+//! The C library says how far a thread's rseq area lies from its thread pointer. The area is part of the thread's
+//! static storage and lives as long as the thread does, registered or not. Only this thread, the C library and the
+//! kernel write to it, and the kernel only while the thread does not run.
 #![allow(unsafe_code)]
 
 /// The number of processors that the kernel may bring online, at least 1. May read a file of sysfs: ask

@@ -19,7 +19,7 @@ pub struct Credentials {
     pub gid: u32,
     /// Number of the process.
     pub pid: u32,
-    /// Permission bits that are cleared in the mode of what is created.
+    /// Permission bits that are cleared in the mode of a new file.
     pub umask: u32,
 }
 

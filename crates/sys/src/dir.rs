@@ -68,8 +68,8 @@ pub fn openat(
     })?)
 }
 
-/// Opens what `path` leads to from `dir`, close-on-exec, links followed, as the kernel finds it: see [`stat_path`].
-/// A file that it makes has the permissions `mode`, as far as the umask lets it. May block.
+/// Opens the file at `path` from `dir`, close-on-exec, resolved by the kernel with symbolic links followed: see
+/// [`stat_path`]. A new file gets the permissions `mode`, less the umask. May block.
 ///
 /// # Errors
 ///
@@ -86,8 +86,8 @@ pub fn open_path(
     })?)
 }
 
-/// The attributes of what `path` leads to from `dir`, links followed, as the kernel finds it: the path may be
-/// of several components and lead anywhere. Takes no memory. May block.
+/// The attributes of the file that `path` leads to from `dir`, resolved by the kernel with symbolic links followed:
+/// the path may have several components and leave `dir`. Allocates nothing. May block.
 ///
 /// # Errors
 ///
@@ -96,7 +96,7 @@ pub fn stat_path(dir: BorrowedFd<'_>, path: &CStr) -> Result<Stat, Errno> {
     fd::stat_at(dir, path, AtFlags::empty())
 }
 
-/// The attributes of what is under `name` in `dir`, a symbolic link's its own. May block.
+/// The attributes of `name` in `dir`. A symbolic link is not followed. May block.
 ///
 /// # Errors
 ///
@@ -201,10 +201,10 @@ pub fn rmdirat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     })?)
 }
 
-/// What `rename` does when the new name exists.
+/// How `rename` treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RenameMode {
-    /// It takes the place of what was there.
+    /// Replaces the target.
     #[default]
     Replace,
     /// `EEXIST`.

@@ -1,4 +1,4 @@
-//! Error numbers of the kernel as a type of their own.
+//! The kernel's error numbers as a type.
 //!
 //! # Model
 //!
@@ -113,8 +113,8 @@ errnos! {
 }
 
 impl Errno {
-    /// The error with this number. What is no error number at all (zero, negative, above 4095) can
-    /// only come from something broken, and becomes [`Errno::EIO`]: a failure stays a failure.
+    /// The error with this number. A number that is no errno (zero, negative, above 4095) can only
+    /// come from a bug elsewhere, and becomes [`Errno::EIO`]: a failure stays a failure.
     pub const fn from_raw(raw: i32) -> Errno {
         if raw >= 1 && raw <= MAX_ERRNO {
             known(raw)

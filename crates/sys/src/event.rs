@@ -1,4 +1,5 @@
-//! A descriptor that can be read once it was set, until it is cleared: what threads that wait in poll(2) are woken with.
+//! A descriptor that is readable from `set` to `clear`. Threads that wait in poll(2) are woken with
+//! it.
 
 use crate::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};

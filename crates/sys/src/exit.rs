@@ -2,14 +2,15 @@
 //!
 //! # Model
 //!
-//! `exit(3)`, a `main` that returns and [`std::process::exit`] run what is registered here, in the process that registered it and
-//! not in its forked children. `_exit(2)`, an abort and a signal that kills do not.
+//! `exit(3)`, a `main` that returns and [`std::process::exit`] run the registered functions, in the process that
+//! registered them and not in its forked children. `_exit(2)`, an abort and a fatal signal do not.
 //!
 //! Other threads go on meanwhile, and may hold locks. The thread that exits has no values of `thread_local!` any more.
 //!
 //! # Memory ordering
 //!
-//! Relaxed: what exits comes after the registration, in the thread or by what the program does to order its threads.
+//! Relaxed: the exit comes after the registration, in the same thread or by the program's own
+//! synchronization.
 //!
 //! # Safety
 //!
@@ -29,7 +30,7 @@ pub trait AtExit: 'static {
 
 /// The process that registered something.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// The C library calls [`at_exit`], in children, too.
+/// The C library calls [`at_exit`] in forked children too.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// Has `T` run when this process exits. To be called with one `T` in a program; the second call does nothing.
@@ -54,7 +55,7 @@ extern "C" fn at_exit<T: AtExit>() {
     if process::id() == PROCESS.load(Ordering::Relaxed)
         && let Err(panic) = catch_unwind(T::run)
     {
-        // Dropping what was thrown could panic again.
+        // Dropping the payload could panic again.
         core::mem::forget(panic);
     }
 }

@@ -1,16 +1,17 @@
-//! Writes to a file: the kernel tells those of this process from those of others.
+//! Writes to a file: the kernel distinguishes this process's from those of others.
 //!
 //! # Model
 //!
-//! One queue, and a mark on the inode of each file. An event is in the queue before the write that caused it returns,
-//! by whichever name, and says whether this process wrote. A mark costs nobody anything but the writers of that file. Nobody
-//! is woken: somebody reads the queue before he relies on what it says.
+//! One queue, and a mark on the inode of each file. An event is in the queue before the write that caused it
+//! returns, whichever name the writer used, and says whether this process wrote. A mark costs only the writers of
+//! that file. The queue wakes no thread: a caller reads it before it relies on the answer.
 //!
-//! Not told are stores through a mapping, and asynchronous I/O (`io_submit`). Needs no privilege from Linux 5.13 on.
+//! Stores through a mapping, and asynchronous I/O (`io_submit`), cause no event. Needs no privilege
+//! from Linux 5.13 on.
 //!
 //! # Differences from Linux
 //!
-//! Other events of the interface are not asked for.
+//! No other events are requested.
 //!
 //! # Safety
 //!
@@ -26,7 +27,7 @@ use std::{process, ptr};
 
 /// Bytes of events that are read at once.
 const BUFFER: usize = 4 << 10;
-/// Bytes of an event before what tells the file.
+/// Bytes of an event before the file's handle.
 const EVENT: usize = 24;
 /// Bytes from there to the file's handle.
 const INFO: usize = 12;
@@ -83,13 +84,14 @@ impl Fanotify {
             return Err(Errno::last_os_error());
         }
         Ok(Fanotify {
-            // SAFETY: a new descriptor, which nobody else has.
+            // SAFETY: a new descriptor, which has no other owner.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
             pid: process::id(),
         })
     }
 
-    /// Marks a file: writes to it are told from now on. How the file is called in events.
+    /// Marks a file: from now on writes to it are events. Returns the handle that events name the
+    /// file by.
     ///
     /// # Errors
     /// `EACCES` for a file that may not be read, `ENOSPC` if the user has no mark left, `EOPNOTSUPP`, `ENODEV` or `EXDEV` for a
@@ -100,7 +102,7 @@ impl Fanotify {
         Ok(handle)
     }
 
-    /// Takes a mark away. What was told by then stays in the queue.
+    /// Removes a mark. Events that are in the queue stay there.
     pub fn unmark(&self, file: BorrowedFd<'_>) {
         // A file that has none.
         let _ = self.change(file, libc::FAN_MARK_REMOVE);

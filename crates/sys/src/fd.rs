@@ -83,8 +83,8 @@ pub fn proc_path(fd: BorrowedFd<'_>) -> String {
 /// Opens the file behind `fd` again with other flags, for instance an `O_PATH` descriptor for
 /// reading and writing.
 ///
-/// The new descriptor has an open file of its own. Flags that look at names (`CREATE`, `EXCL`,
-/// `NOFOLLOW`) are taken out, since the name here is a link under `/proc`. May block.
+/// The new descriptor has its own open file description. Flags about names (`CREATE`, `EXCL`,
+/// `NOFOLLOW`) are dropped, because the name here is a link under `/proc`. May block.
 ///
 /// # Errors
 ///
@@ -218,7 +218,8 @@ pub fn access_mode(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
     Ok(fs::fcntl_getfl(fd)?)
 }
 
-/// The path that leads to what is behind `fd`, as the kernel tells it. It may lead elsewhere by now, or nowhere.
+/// The path of the file behind `fd` at this moment, from `/proc`. The file may have been moved or
+/// removed since.
 ///
 /// # Errors
 ///
@@ -257,7 +258,8 @@ pub fn pwrite(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The kernel's `RWF_DONTCACHE` (Linux 6.14): what a call brings into the page cache leaves it again.
+/// The kernel's `RWF_DONTCACHE` (Linux 6.14): pages that the call brings into the page cache leave
+/// it again.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// One `preadv2(2)` with `RWF_DONTCACHE`; returns the bytes read, which may be fewer than `buf` has. May block.
@@ -307,8 +309,8 @@ pub fn pwrite_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<usiz
 ///
 /// # Errors
 ///
-/// Those of `fdatasync(2)`. After an error the kernel counts the failed pages as clean: what was
-/// not durable must be written again, not only synced again. On ext4 success is not enough, see [`check_journal`].
+/// Those of `fdatasync(2)`. After an error the kernel counts the failed pages as clean: the data must be written
+/// again, not only synced again. On ext4 success is not enough, see [`check_journal`].
 pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(retry_on_intr(|| fs::fdatasync(fd))?)
 }
@@ -334,16 +336,16 @@ pub fn syncfs(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// Whether the file system's journal still works.
 ///
-/// To be asked after a call that makes something durable on ext4. `fdatasync(2)`, `fsync(2)` and `syncfs(2)` wait for the commit that what
-/// they are for is in. If that commit failed before the wait begins, there is nothing left to wait for, and the call
-/// succeeds: what was in the commit is lost. ext4 looks at the state of its journal whenever something is about to change,
-/// so this begins a change that does nothing: it removes an extended attribute that is not there. It takes some 3 µs, and may wait for
-/// direct I/O of the file that is under way.
+/// Call it after a call that makes something durable on ext4. `fdatasync(2)`, `fsync(2)` and `syncfs(2)` wait for
+/// the journal commit that contains the file's changes. If that commit failed before the wait began, there is
+/// nothing left to wait for and the call succeeds, although the changes are lost. ext4 checks the state of its
+/// journal before each change, so this begins a change without effect: it removes an extended attribute that does
+/// not exist. It takes some 3 µs, and may wait for direct I/O on the file.
 ///
 /// # Errors
 ///
-/// `EIO` or `EROFS` if the file system takes no changes because of an error. A mount that somebody made read-only is fine: that
-/// made everything durable. Somebody who may not change `fd` gets `Ok`.
+/// `EIO` or `EROFS` if an error stopped the file system from taking changes. A mount that was made read-only is
+/// fine: the remount made everything durable. A caller without permission to change `fd` gets `Ok`.
 pub fn check_journal(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     const NONE: &str = "user.foliocache.none";
     match retry_on_intr(|| fs::fremovexattr(fd, NONE)) {
@@ -367,7 +369,7 @@ pub enum SyncRange {
 ///
 /// # Errors
 ///
-/// Those of `sync_file_range(2)`; `ESPIPE` on what is not a regular file or block device.
+/// Those of `sync_file_range(2)`; `ESPIPE` unless it is a regular file or block device.
 pub fn sync_file_range(
     fd: BorrowedFd<'_>,
     pos: u64,
@@ -464,7 +466,7 @@ impl SetTime {
     }
 }
 
-/// Sets the file's access and modification times; `None` leaves one as it is. Works on `O_PATH` descriptors too.
+/// Sets the file's access and modification times; `None` leaves one unchanged. Works on `O_PATH` descriptors too.
 /// May block.
 ///
 /// # Errors
@@ -507,7 +509,7 @@ pub fn fchmod(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
     }
 }
 
-/// Sets owner and group; `None` leaves one as it is. Works on `O_PATH` descriptors too. May block.
+/// Sets owner and group; `None` leaves one unchanged. Works on `O_PATH` descriptors too. May block.
 ///
 /// # Errors
 ///
@@ -529,13 +531,13 @@ pub enum SeekSparse {
     Hole,
 }
 
-/// The first byte at or after `pos` that is what is looked for, or `None` when there is none.
+/// The first byte at or after `pos` of the kind `what`, or `None`.
 ///
 /// Moves the offset of the open file, which nothing here uses. May block.
 ///
 /// # Errors
 ///
-/// `EINVAL` where the file system cannot tell.
+/// `EINVAL` where the file system does not support it.
 pub fn seek_sparse(fd: BorrowedFd<'_>, what: SeekSparse, pos: u64) -> Result<Option<u64>, Errno> {
     off(pos)?;
     let to = match what {

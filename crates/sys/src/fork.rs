@@ -2,11 +2,11 @@
 //!
 //! # Model
 //!
-//! The kernel fills a page advised `MADV_WIPEONFORK` with zeros in a child. A [`ForkGuard`] keeps a
-//! non-zero cookie in such a page: whoever reads zero is in a child of the process that made the
-//! guard (or in a child's child). Comparing `getpid()` says the same, at the price of a system call.
-//! Memory of the cache is not there at all in a child (`MADV_DONTFORK`), so every door into the
-//! cache checks a guard first and answers ECHILD.
+//! The kernel zeroes a page advised `MADV_WIPEONFORK` in a child. A [`ForkGuard`] keeps a non-zero
+//! cookie in such a page: a reader that finds zero runs in a child of the process that made the
+//! guard (or in a grandchild). Comparing `getpid()` would tell the same, for a system call. The
+//! cache's memory is not mapped at all in a child (`MADV_DONTFORK`), so every entry point checks a
+//! guard first and returns ECHILD.
 //!
 //! # Invariants
 //!
@@ -20,7 +20,7 @@
 //!
 //! # Safety
 //!
-//! The page is mapped readable from creation to drop, and nobody else knows its address.
+//! The page is mapped readable from creation to drop, and its address is private to the guard.
 #![allow(unsafe_code)]
 
 use crate::Errno;
@@ -42,7 +42,7 @@ pub struct ForkGuard {
 
 // SAFETY: invariant 1: the page is only read through a shared reference, by atomic loads.
 unsafe impl Send for ForkGuard {}
-// SAFETY: as above.
+// SAFETY: the page is only read, by atomic loads, see `Send` above.
 unsafe impl Sync for ForkGuard {}
 
 impl ForkGuard {

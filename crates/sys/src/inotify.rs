@@ -2,13 +2,13 @@
 //!
 //! # Model
 //!
-//! One queue, and a watch for each directory. An event is in the queue before the call that caused it returns, whoever
-//! called. Nobody is woken: somebody reads the queue from time to time, which costs the writers of watched
-//! files half as much as a reader that sleeps on it.
+//! One queue, and a watch for each directory. An event is in the queue before the call that caused it returns,
+//! whichever process called. The queue wakes no thread: it is read from time to time, which costs writers of
+//! watched files half as much as a reader that sleeps on it.
 //!
 //! # Differences from Linux
 //!
-//! None; what is not told is listed in `docs/guide/sharing.md`.
+//! None. `docs/guide/sharing.md` lists the changes that cause no event.
 
 use crate::Errno;
 use crate::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +34,7 @@ pub enum EventKind {
     NameLost,
     /// Mode, owner, times or another attribute, of the name or of the directory itself.
     Attributes,
-    /// A file was written to, cut, or closed by somebody who could write.
+    /// A file was written to, truncated, or closed after it was open for writing.
     Content,
     /// The watch is no more: the directory was removed.
     Ended,

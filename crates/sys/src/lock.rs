@@ -1,5 +1,5 @@
-//! The locks, shared pointers and threads of this crate: the one place
-//! that names the standard ones, since the crate that wraps them for everybody else lies above.
+//! The locks, shared pointers and threads of this crate. It uses the standard ones, because the
+//! crate that wraps them lies above.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use core::sync::atomic;

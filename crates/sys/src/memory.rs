@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Reserving terabytes costs only address space. A range that was given back stays active: its next
-//! touch brings zeroed memory. The cache decides what is in which state; nothing is tracked here.
+//! touch brings zeroed memory. The caller tracks the state of each part; nothing is tracked here.
 //!
 //! # Invariants
 //!
@@ -20,9 +20,9 @@
 //!
 //! # Safety
 //!
-//! Memory is only ever handed out as raw pointers ([`ReservedRange::as_ptr`]): what is active, and
-//! who may touch it, is the caller's knowledge. The one call that changes contents under such a
-//! pointer, [`ReservedRange::give_back`], is `unsafe`.
+//! Memory is only handed out as raw pointers ([`ReservedRange::as_ptr`]): the caller knows which
+//! parts are active and who uses them. The one call that changes contents under such a pointer,
+//! [`ReservedRange::give_back`], is `unsafe`.
 #![allow(unsafe_code)]
 
 mod anonymous;
@@ -68,8 +68,8 @@ unsafe impl Send for ReservedRange {}
 // SAFETY: every method is a system call on the range, and the kernel serialises those.
 unsafe impl Sync for ReservedRange {}
 
-/// Bytes of addresses that a process can spare for something that could use `most` of them: at most a 16th of the largest
-/// piece that is free, so that some are left however often they are asked for. 2 MiB at least. Some system calls.
+/// Bytes of address space for a user that could use `most`: at most a 16th of the largest free piece, so that some
+/// are left however often this is called. 2 MiB at least. Some system calls.
 pub fn spare_addresses(most: usize) -> usize {
     const PART: usize = 16;
     let mut len = most;
@@ -101,11 +101,11 @@ impl ReservedRange {
         let base = start.wrapping_add(head);
         let tail = mapped - head - len;
         if head > 0 {
-            // SAFETY: the part before the aligned base, which nobody knows of.
+            // SAFETY: the part before the aligned base, which was never handed out.
             unsafe { munmap(start.cast(), head) }?;
         }
         if tail > 0 {
-            // SAFETY: the part after the aligned range, which nobody knows of.
+            // SAFETY: the part after the aligned range, which was never handed out.
             unsafe { munmap(base.wrapping_add(len).cast(), tail) }?;
         }
         let base = NonNull::new(base).ok_or(Errno::ENOMEM)?;
@@ -134,7 +134,7 @@ impl ReservedRange {
         (address as usize).wrapping_sub(self.base.as_ptr() as usize) < self.len
     }
 
-    /// Makes a part readable and writable; with `huge` the kernel is asked for huge pages there.
+    /// Makes a part readable and writable; with `huge`, advises huge pages there.
     ///
     /// Uses no memory until it is touched. `range` is in bytes from the base, of whole pages (EINVAL
     /// otherwise). ECHILD in a forked child; ENOMEM when the process has too many mappings (active
@@ -143,11 +143,12 @@ impl ReservedRange {
     pub fn activate(&self, range: Range<usize>, huge: bool) -> Result<(), Errno> {
         let (start, len) = self.part(range.clone())?;
         let prot = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the part is ours (invariant 1), and more access takes nothing away from anybody.
+        // SAFETY: the part belongs to this range (invariant 1), and more access invalidates
+        // nothing.
         unsafe { mprotect(start, len, prot) }?;
         if huge {
             match self.advise(range, Advice::LinuxHugepage) {
-                // Kernels without transparent huge pages know no such advice.
+                // Kernels without transparent huge pages reject the advice.
                 Ok(()) | Err(Errno::EINVAL) => {}
                 Err(error) => return Err(error),
             }
@@ -168,7 +169,7 @@ impl ReservedRange {
                 result => return result,
             }
         }
-        // Either the kernel knows no such advice, or it does and the memory is not writable.
+        // Either the kernel rejects the advice, or it accepts it and the memory is not writable.
         let (start, len) = self.part(range)?;
         if self.advise(0..0, Advice::LinuxPopulateWrite).is_ok() {
             return Err(Errno::EFAULT);
@@ -176,7 +177,7 @@ impl ReservedRange {
         for offset in (0..len).step_by(PAGE_SIZE) {
             let byte = start.cast::<u8>().wrapping_add(offset);
             // SAFETY: the part is mapped (invariant 1) and, by this call's contract, active; an
-            // atomic access that changes nothing does not disturb who else uses the byte.
+            // atomic access that changes nothing does not disturb other users of the byte.
             let byte = unsafe { AtomicU8::from_ptr(byte) };
             // Relaxed: only the fault matters, no value is passed on. Not `fetch_or(0)`, which the
             // compiler may turn into nothing.
@@ -192,8 +193,7 @@ impl ReservedRange {
     ///
     /// # Safety
     ///
-    /// Nobody else uses the part during the call: no reference into it, no copy or I/O under way to
-    /// or from it.
+    /// The part is not in use during the call: no references into it, no copy and no I/O on it.
     pub unsafe fn give_back(&self, range: Range<usize>) -> Result<(), Errno> {
         let (start, len) = self.part(range)?;
         // SAFETY: the part is ours (invariant 1) and not in use, by the caller's contract.
@@ -225,14 +225,14 @@ impl ReservedRange {
 ///
 /// # Safety
 ///
-/// The pages are the caller's, and nobody uses private ones during the call.
+/// The pages belong to the caller, and private ones are not in use during the call.
 unsafe fn discard(start: *mut c_void, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's contract.
     match unsafe { madvise(start, len, Advice::LinuxDontNeed) } {
         Err(rustix::io::Errno::INVAL) => {}
         result => return Ok(result?),
     }
-    // The plain advice refuses memory that is locked. A kernel before 5.18 refuses this one, too.
+    // `MADV_DONTNEED` refuses locked memory, and kernels before 5.18 refuse this advice.
     // SAFETY: the caller's contract, which does not depend on whether pages are locked.
     match unsafe { libc::madvise(start, len, libc::MADV_DONTNEED_LOCKED) } {
         0 => Ok(()),

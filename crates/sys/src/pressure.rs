@@ -9,16 +9,16 @@
 //!   wait   ── time is over, a waker, or the kernel says that memory became short
 //! ```
 //!
-//! The kernel's notifications depend on its features: under version 1 thresholds of the usage
-//! and `memory.pressure_level`; under version 2 `memory.events`; with PSI a trigger on stalls. All
-//! are optional: without them a sample is taken when the time is over, and that is all. They only
-//! shorten the wait; what is true is in the sample.
+//! The kernel's notifications depend on its features: under version 1, thresholds of the usage and
+//! `memory.pressure_level`; under version 2, `memory.events`; with PSI, a trigger on stalls. All
+//! are optional and only shorten the wait: without them a sample is taken when the timeout expires.
+//! Only the sample counts.
 //!
 //! The process may be moved to another group at any time, so each sample looks where it is.
 //!
 //! # Invariants
 //!
-//! 1. Nothing here fails for want of a file: what cannot be read is not in the sample.
+//! 1. A missing or unreadable file is no error: its figure is missing from the sample.
 
 mod events;
 #[cfg(test)]
@@ -42,7 +42,7 @@ pub enum LevelKind {
     Machine,
 }
 
-/// One limit and what is used of it, in bytes.
+/// One limit and its usage, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// The origin of the limit.
@@ -251,7 +251,7 @@ impl Monitor {
     }
 }
 
-/// The stalls that a file in the format of PSI tells of.
+/// The stalls in a file of PSI's format.
 fn stalls_in(file: &Path, own_group: bool) -> Option<Stalls> {
     let text = fs::read_to_string(file).ok()?;
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;

@@ -58,8 +58,8 @@ pub fn take_variable(name: &str) -> Result<Option<OsString>, Errno> {
 
 /// A descriptor that the process was started with. It belongs to the caller from now on, and is closed on `exec`.
 ///
-/// Inherited descriptors are told from the process's own by `FD_CLOEXEC`: the kernel would have closed an inherited one that
-/// has it, and everything that this library and the standard library open has it.
+/// `FD_CLOEXEC` distinguishes the process's own descriptors from inherited ones: the kernel would have closed an
+/// inherited one that has it, and this library and the standard library set it on everything they open.
 ///
 /// # Errors
 ///
@@ -82,8 +82,8 @@ pub fn inherited_descriptor(number: i32) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Forks a process that has a session of its own, which it does not lead: it has no terminal and gets none. It is no child of
-/// the caller. Returns in both processes. Blocks for the time of two forks.
+/// Forks a process into a new session that it does not lead: it has no terminal and cannot get one. It is no child
+/// of the caller. Returns in both processes. Blocks for the time of two forks.
 ///
 /// # Errors
 ///
@@ -108,9 +108,9 @@ pub fn fork_into_background() -> Result<Forked, Errno> {
     // The process in the middle: its exit status says how it went.
     match setsid().map_err(Errno::from).and_then(|_| fork()) {
         Ok(0) => Ok(Forked::Background),
-        // SAFETY: ends this process at once. What the exit of a program does is the starter's.
+        // SAFETY: ends this process at once. Exit handlers run in the process that started it.
         Ok(_) => unsafe { libc::_exit(0) },
-        // SAFETY: as above. Error numbers are small.
+        // SAFETY: ends this process at once. Error numbers are small.
         Err(errno) => unsafe { libc::_exit(errno.raw()) },
     }
 }

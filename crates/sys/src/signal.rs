@@ -120,7 +120,7 @@ impl Signals {
             // SAFETY: the set was initialised above.
             unsafe { libc::sigaddset(set.as_mut_ptr(), signal.raw()) };
         }
-        // SAFETY: the set was initialised above; the old mask is not asked for.
+        // SAFETY: the set was initialised above; the old mask pointer is null.
         let masked =
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
         if masked != 0 {
@@ -132,7 +132,7 @@ impl Signals {
         if fd < 0 {
             return Err(Errno::last_os_error());
         }
-        // SAFETY: the call just made the descriptor, and nobody else owns it.
+        // SAFETY: the call just made the descriptor, which has no other owner.
         Ok(Signals(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_signal_is_waited_for() {
-        // In a thread of its own, so that the other tests' threads keep their masks.
+        // On a separate thread, so that the other tests' threads keep their signal masks.
         std::thread::spawn(|| {
             let signals = Signals::block().unwrap();
             assert_eq!(signals.wait(Duration::ZERO).unwrap(), None);

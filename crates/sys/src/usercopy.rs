@@ -27,8 +27,8 @@
 //! * A fault that the kernel resolves by waiting (a FUSE mount served by this very process) never
 //!   becomes a signal and cannot be caught here.
 //! * A thread that blocks SIGSEGV or SIGBUS is killed by the kernel at a fault, also in here.
-//! * A library that installs handlers of its own later has to chain to those it found, as we do;
-//!   where it does not, faults go to it alone, and `copy` behaves as without handlers.
+//! * A library that installs handlers later has to chain to those it found, as we do; otherwise
+//!   faults go to it alone, and `copy` behaves as without handlers.
 //!
 //! # Speed
 //!
@@ -40,7 +40,7 @@
 //!
 //! # Safety
 //!
-//! Callers of [`copy`] and [`zero`] answer for what lies at the addresses; see there.
+//! Callers of [`copy`] and [`zero`] vouch for the memory at the addresses; see there.
 #![allow(unsafe_code)]
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -71,7 +71,7 @@ pub enum Side {
 /// A copy that met memory which cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyFault {
-    /// Bytes not copied, at least one: the first of them is the one that could not be reached.
+    /// Bytes not copied, at least one: the first of them could not be accessed.
     pub left: usize,
     /// The side on which it could not be reached; the source, where both are unreachable.
     pub side: Side,
@@ -154,9 +154,9 @@ pub unsafe fn zero(dst: *mut u8, len: usize) -> Result<(), CopyFault> {
 /// Touches each page of a range, so that the kernel brings it in, and returns how many bytes cannot be read,
 /// counted from the first such byte to the end; 0 means that all can be read now.
 ///
-/// Only a hint: pages may leave again before they are used. Any pointer is allowed. Takes page
-/// faults, so it may block for as long as they take: call it without locks. Without handlers, when no
-/// [`copy`] tells of a fault, nothing is touched, and no byte counts as readable.
+/// Only a hint: pages may be evicted again before they are used. Any pointer is allowed. Takes page faults, so it
+/// may block for as long as they take: call it without locks. Without handlers, when [`copy`] reports no faults,
+/// nothing is touched, and no byte counts as readable.
 pub fn fault_in_readable(ptr: *const u8, len: usize) -> usize {
     fault_in(ptr, len, arch::touch_read)
 }

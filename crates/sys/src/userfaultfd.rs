@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! A *window* is a shared mapping of a memfd that is registered here. Its pages are there for the program only once
-//! [`Userfaultfd::map`] has put them into its page tables, from what the memfd holds (`UFFDIO_CONTINUE`). Until then a
-//! touch is a fault that goes to a [`Handler`]:
+//! A *window* is a shared mapping of a memfd that is registered here. The program can access a page only once
+//! [`Userfaultfd::map`] has put the memfd's page into its page tables (`UFFDIO_CONTINUE`). Until then a touch is a
+//! fault that goes to a [`Handler`]:
 //!
 //! | the memfd | the page tables | the program | the fault |
 //! |---|---|---|---|
@@ -12,12 +12,13 @@
 //! | has a page | empty | reads or writes | [`Fault::minor`] |
 //! | has a page | write-protected | writes | [`Fault::write_protected`] |
 //!
-//! A page that is write-protected as it is zapped or punched leaves a mark in the page table, which keeps the table and is
-//! in the way of [`Userfaultfd::poison`]. A map goes over it, and [`Userfaultfd::allow_writes`] removes it.
-//! [`WindowArea::zap`](crate::memory::WindowArea::zap) of whole 2 MiB frees a table without marks (since Linux 6.14).
+//! Zapping or punching a write-protected page leaves a mark in the page table, which keeps the table and makes
+//! [`Userfaultfd::poison`] fail. A map replaces it, and [`Userfaultfd::allow_writes`] removes it.
+//! [`WindowArea::zap`](crate::memory::WindowArea::zap) of whole 2 MiB frees a table without marks (since Linux
+//! 6.14).
 //!
-//! No event of the address space (fork, remap, remove) is asked for: an event that nobody has read makes every call
-//! fail with `EAGAIN`.
+//! No event of the address space (fork, remap, remove) is requested: an unread event makes every call fail with
+//! `EAGAIN`.
 //!
 //! # Errors
 //!
@@ -26,11 +27,11 @@
 //!
 //! # Safety
 //!
-//! A touch of a window may be a fault that nobody resolves, so a window is made of memory of the caller's alone
-//! ([`Userfaultfd::register`]). The other calls add or remove what the page tables say of pages that the memfd has, or
-//! make pages that nobody has touched: no byte of memory changes by them. Structures and numbers are those of `linux-raw-sys`, which are made from the
-//! kernel's header; those that it lacks stand here. A test compiles all of them against the header that is
-//! installed.
+//! A touch of a window may fault without a resolver, so a window covers only memory of its caller
+//! ([`Userfaultfd::register`]). The other calls change only page tables of pages that the memfd has, or make
+//! untouched pages: no byte of memory changes. Structures and numbers are those of `linux-raw-sys`, which are made
+//! from the kernel's header; those that it lacks stand here. A test compiles all of them against the installed
+//! header.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -64,7 +65,8 @@ use std::ptr;
 /// The receiver of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Handler {
-    /// A thread that reads [`Userfaultfd::next_fault`]; the one that touched the page sleeps until it is mapped.
+    /// A thread reads [`Userfaultfd::next_fault`]; the thread that touched the page sleeps until it
+    /// is mapped.
     Thread,
     /// The thread that touched the page, by SIGBUS. A system call that touches it fails with `EFAULT`.
     Signal,
@@ -112,8 +114,8 @@ pub enum Access {
 pub struct Progress {
     /// Bytes from the start that are mapped (or poisoned) now and were not before.
     pub bytes: usize,
-    /// Why not all: `EEXIST` where the next page is mapped already, `EFAULT` where the memfd has none, `EAGAIN`
-    /// for either of them after some progress: the next call, which begins there, tells which.
+    /// Why it stopped: `EEXIST` if the next page is mapped already, `EFAULT` if the memfd has none, `EAGAIN` for
+    /// either of them after some progress: the next call, which begins there, returns which.
     pub stopped: Option<Errno>,
 }
 
@@ -210,7 +212,7 @@ impl Userfaultfd {
                 (fd.map_err(refused)?, FEATURES | raw::UFFD_FEATURE_SIGBUS)
             }
             Handler::Thread => {
-                // SAFETY: as above.
+                // SAFETY: it sees no memory before a window is registered.
                 let fd = unsafe { rustix::mm::userfaultfd(flags) };
                 let fd = match fd {
                     Err(rustix::io::Errno::PERM) => from_device(flags)?,
@@ -240,15 +242,16 @@ impl Userfaultfd {
     fn call<const OPCODE: Opcode, T>(&self, argument: &mut T) -> Result<(), Errno> {
         // SAFETY: each caller passes the structure that the kernel's header names for this code.
         let call = unsafe { Updater::<OPCODE, T>::new(argument) };
-        // SAFETY: the kernel writes to the structure alone; what windows do is the contract of `register`.
+        // SAFETY: the kernel writes to the structure alone; the effect on windows is covered by the
+        // contract of `register`.
         Ok(unsafe { ioctl(&self.fd, call) }?)
     }
 
     /// Makes a mapping a window: all its pages have to be mapped here from now on. A system call.
     ///
     /// # Errors
-    /// `EINVAL` for what is not at page boundaries, not mapped or no shared mapping of a memfd, `EBUSY` for what
-    /// is registered with another, `EOPNOTSUPP` where the kernel does not resolve its faults.
+    /// `EINVAL` unless the window is on page boundaries and a shared mapping of a memfd, `EBUSY` if another
+    /// userfaultfd has it, `EOPNOTSUPP` where the kernel does not resolve its faults.
     ///
     /// # Safety
     ///
@@ -267,8 +270,8 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Maps pages that the memfd has, up to the first that it lacks or that is mapped, and wakes who sleeps for
-    /// them. One system call: 1.4 to 4 µs for a page, 50 to 100 µs for 512.
+    /// Maps pages of the memfd, up to the first one that it lacks or that is mapped, and wakes their waiters. One
+    /// system call: 1.4 to 4 µs for a page, 50 to 100 µs for 512.
     pub fn map(&self, pages: Range<usize>, access: Access) -> Progress {
         let mut wanted = raw::uffdio_continue {
             range: range(&pages),
@@ -286,8 +289,8 @@ impl Userfaultfd {
         }
     }
 
-    /// Makes pages that the memfd lacks from these bytes, up to the first that it has, maps them at `to`, and wakes who
-    /// sleeps for them. They are mapped nowhere else. One system call: 2 µs for a page.
+    /// Makes missing pages of the memfd from these bytes, up to the first present one, maps them at `to`, and wakes
+    /// their waiters. They are mapped nowhere else. One system call: 2 µs for a page.
     pub fn copy(&self, to: usize, from: &[u8], access: Access) -> Progress {
         let mut wanted = raw::uffdio_copy {
             dst: to as u64,
@@ -306,9 +309,9 @@ impl Userfaultfd {
         }
     }
 
-    /// Has touches of pages that are not mapped be SIGBUS of the program, up to the first that is mapped, and wakes
-    /// who sleeps for them. [`Userfaultfd::map`] ends it, and so does
-    /// [`WindowArea::zap`](crate::memory::WindowArea::zap). A system call.
+    /// Makes touches of unmapped pages raise SIGBUS, up to the first mapped page, and wakes their waiters.
+    /// [`Userfaultfd::map`] ends it, and so does [`WindowArea::zap`](crate::memory::WindowArea::zap). A system
+    /// call.
     pub fn poison(&self, pages: Range<usize>) -> Progress {
         let mut wanted = Poison {
             range: range(&pages),
@@ -322,8 +325,8 @@ impl Userfaultfd {
         }
     }
 
-    /// Has writes to pages that are mapped be faults. Pages that are not mapped stay unprotected. A system call,
-    /// which tells all processors that run the process.
+    /// Makes writes to mapped pages fault. Pages that are not mapped stay unprotected. A system call, which
+    /// interrupts all processors that run the process.
     ///
     /// # Errors
     /// Those of the module.
@@ -331,7 +334,7 @@ impl Userfaultfd {
         self.set_protection(pages, PROTECT)
     }
 
-    /// Lets the program write to pages that are mapped, and wakes who sleeps for them. A system call.
+    /// Allows writes to mapped pages, and wakes their waiters. A system call.
     ///
     /// # Errors
     /// Those of the module.
@@ -345,10 +348,10 @@ impl Userfaultfd {
         self.call::<{ opcode::UFFDIO_WRITEPROTECT as Opcode }, _>(&mut protection)
     }
 
-    /// Wakes who sleeps for these pages; the touch is tried again. A system call.
+    /// Wakes the waiters of these pages, which retry the touch. A system call.
     ///
     /// # Errors
-    /// `EINVAL` for what is not at page boundaries.
+    /// `EINVAL` unless `pages` is on page boundaries.
     pub fn wake(&self, pages: Range<usize>) -> Result<(), Errno> {
         self.call::<{ opcode::UFFDIO_WAKE as Opcode }, _>(&mut range(&pages))
     }
@@ -398,16 +401,16 @@ impl Userfaultfd {
 pub trait ResolveFault: Send + Sync {
     /// Makes the page of this address accessible for a read, or for a `write`; false gives the program the SIGBUS.
     ///
-    /// Called on the thread that touched it, on a stack of its own of 256 KiB, with all signals blocked and errno
-    /// saved. It may wait. A panic ends the process, and so does a fault: SIGSEGV and SIGBUS are blocked, so
-    /// memory that may be bad is not touched in here, not even by [`usercopy`](crate::usercopy).
+    /// Called on the faulting thread, on a separate stack of 256 KiB, with all signals blocked and errno saved. It
+    /// may wait. A panic ends the process, and so does a fault: SIGSEGV and SIGBUS are blocked, so memory that may
+    /// be unmapped must not be touched here, not even with [`usercopy`](crate::usercopy).
     fn resolve(&self, address: usize, write: bool) -> bool;
 }
 
 /// Has faults of windows in an area resolved by the threads that touch them, until the value is dropped: of windows
 /// of a userfaultfd with [`Handler::Signal`]. Installs the handlers of [`usercopy`](crate::usercopy).
 ///
-/// The drop waits for calls under way, but for one of its own thread's. Touches of
+/// The drop waits for calls under way, except those of its own thread. Touches of
 /// [`usercopy::copy`](crate::usercopy::copy) are not resolved: the copy ends there, and `fault_in_readable` and
 /// `fault_in_writable` resolve the fault.
 ///
@@ -449,7 +452,7 @@ fn user_mode_only() -> UserfaultfdFlags {
     UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY)
 }
 
-/// From `/dev/userfaultfd`, which is for those who may open it.
+/// From `/dev/userfaultfd`, whose permissions decide.
 fn from_device(flags: UserfaultfdFlags) -> Result<OwnedFd, OpenError> {
     let access = OFlags::RDWR | OFlags::CLOEXEC;
     let device = rustix::fs::open("/dev/userfaultfd", access, Mode::empty());
@@ -475,7 +478,7 @@ unsafe impl Ioctl for New {
     }
 
     unsafe fn output_from_ptr(new: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the call succeeded, so the number is a new descriptor that nobody else has.
+        // SAFETY: the call succeeded, so the number is a new descriptor without another owner.
         Ok(unsafe { OwnedFd::from_raw_fd(new) })
     }
 }

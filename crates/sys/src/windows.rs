@@ -2,8 +2,9 @@
 //!
 //! # Model
 //!
-//! A touch of such a window waits for a thread that may need a lock which the toucher holds. Whoever holds one asks
-//! [`overlaps`] before it touches memory of its caller. Memory outside the span of all areas is seen at once.
+//! A touch of such a window waits for a thread that may need a lock which the toucher holds. A holder of such a
+//! lock asks [`overlaps`] before it touches its caller's memory. Memory outside the span of all areas is recognised
+//! at once.
 //!
 //! # Locking
 //!

@@ -1,9 +1,9 @@
-//! What a forked child may and may not do, with real children.
+//! The behaviour of forked children, with real children.
 //!
 //! # Safety
 //!
-//! A child here calls only what is allowed after `fork` in a process with threads: loads, plain
-//! system calls and `_exit`.
+//! A child here calls only functions that are allowed after `fork` in a process with threads:
+//! loads, plain system calls and `_exit`.
 #![allow(unsafe_code)]
 
 use foliocache_sys::Errno;
@@ -71,7 +71,7 @@ fn touching_reserved_memory_in_a_child_is_sigsegv() {
     range.activate(0..HUGE_PAGE_SIZE, false).unwrap();
     range.populate(0..HUGE_PAGE_SIZE).unwrap();
     let status = in_child(|| {
-        // SAFETY: not sound in the child, which is what is tested: it has to die here.
+        // SAFETY: not sound in the child, on purpose: the store must kill it.
         unsafe { range.as_ptr().write_volatile(1) };
         0
     });
@@ -83,7 +83,7 @@ fn touching_reserved_memory_in_a_child_is_sigsegv() {
 #[test]
 fn touching_a_window_in_a_child_is_sigsegv() {
     let range = ReservedRange::reserve(HUGE_PAGE_SIZE).unwrap();
-    // SAFETY: nobody else knows the range.
+    // SAFETY: the range is private to this test.
     let memory = unsafe { SharedMemory::over(&range, 0..HUGE_PAGE_SIZE) }.unwrap();
     let area = WindowArea::reserve(HUGE_PAGE_SIZE).unwrap();
     let faults = Userfaultfd::open(Handler::Signal).unwrap();
@@ -95,22 +95,22 @@ fn touching_a_window_in_a_child_is_sigsegv() {
     window(0, None);
     window(PAGE_SIZE, Some(&faults));
     let start = area.addresses().start;
-    // SAFETY: nobody else's, and it gives the memory its page.
+    // SAFETY: private to this test; the store allocates the page.
     unsafe { range.as_ptr().write_volatile(1) };
     let page = start + PAGE_SIZE..start + 2 * PAGE_SIZE;
     assert_eq!(faults.map(page, Access::Write).stopped, None);
     let windows = [start, start + PAGE_SIZE].map(std::ptr::with_exposed_provenance_mut);
     for place in [range.as_ptr(), windows[0], windows[1]] {
-        // SAFETY: mapped, and nobody else's.
+        // SAFETY: mapped, and private to this test.
         unsafe { place.write_volatile(1) };
         let status = in_child(|| {
-            // SAFETY: not sound in the child, which is what is tested: it has to die here.
+            // SAFETY: not sound in the child, on purpose: the store must kill it.
             unsafe { place.write_volatile(2) };
             0
         });
         assert!(libc::WIFSIGNALED(status));
         assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
-        // SAFETY: as above.
+        // SAFETY: mapped in this process, and private to this test.
         assert_eq!(unsafe { place.read_volatile() }, 1);
     }
 }

@@ -1,10 +1,10 @@
-//! Faults that are resolved on the thread that touched the page. Every case that changes the process, or dies, is a
-//! process of its own: this program, started again for one scenario.
+//! Faults that are resolved on the faulting thread. Every case that changes the process, or dies, runs in a
+//! separate process: this program, started again for one scenario.
 //!
 //! # Safety
 //!
-//! The rig owns its mappings for as long as it lives; bytes in them are touched as atomics, or by the instructions
-//! that are tested. The scenarios that die do so on purpose.
+//! The rig owns its mappings for as long as it lives; bytes in them are accessed as atomics, or by the instructions
+//! under test. The scenarios that die do so on purpose.
 #![cfg(target_arch = "x86_64")]
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 const SC: Ordering = Ordering::SeqCst;
 
-/// A window, and what resolves its faults: the first byte of a page holds its number.
+/// A window with the resolver of its faults: the first byte of a page holds its number.
 struct Rig {
     range: ReservedRange,
     memory: SharedMemory,
@@ -36,7 +36,7 @@ struct Rig {
     writes: AtomicU64,
     /// Pages from here on are not resolved.
     refused: AtomicUsize,
-    /// What else a call does.
+    /// Runs in each call.
     extra: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
     /// Bytes of stack that a call uses.
     depth: AtomicUsize,
@@ -77,7 +77,7 @@ impl Rig {
         let faults = Userfaultfd::open(Handler::Signal).unwrap();
         let len = pages * PAGE_SIZE;
         let range = ReservedRange::reserve(len).unwrap();
-        // SAFETY: nobody else knows the range.
+        // SAFETY: the range is private to this test.
         let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
         let area = WindowArea::reserve(len).unwrap();
         let access = WindowAccess::ReadWrite;
@@ -232,7 +232,7 @@ fn registers_are_kept_over_a_fault() {
     let values: [u8; 32] = std::array::from_fn(|i| i as u8 + 1);
     let mut mxcsr = 0u32;
     let mut read: u64;
-    // SAFETY: loads and stores of what is passed; the window's page is resolved.
+    // SAFETY: loads and stores of the arguments; the window's page is resolved.
     unsafe {
         std::arch::asm!(
             "test {avx:e}, {avx:e}",
@@ -276,7 +276,7 @@ fn on_small_thread(stack: usize, alternate: usize, body: &(dyn Fn() + Sync)) {
         body: &'a (dyn Fn() + Sync),
     }
     extern "C" fn start(job: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: what is passed below, and lives until the join.
+        // SAFETY: the pointer passed below, whose target lives until the join.
         let job = unsafe { &*job.cast::<Job<'_>>() };
         let mut memory = vec![0u8; job.alternate];
         if job.alternate > 0 {
@@ -410,12 +410,12 @@ fn a_copy_ends_at_a_fault_and_faulting_in_resolves_it() {
         assert_eq!(window.calls(), calls + pages);
         assert_eq!((copy(&mut buffer), buffer[0]), (Ok(()), page as u8));
         let writes = window.writes.load(SC);
-        // SAFETY: as above.
+        // SAFETY: `source` is a window of the rig, and a fault there is an error.
         let zeroed = unsafe { usercopy::zero(source, len) };
         assert_eq!(zeroed.map_err(|fault| fault.left), Err(len), "read-only");
         assert_eq!(usercopy::fault_in_writable(source, len), 0);
         assert_eq!(window.writes.load(SC), writes + pages);
-        // SAFETY: as above.
+        // SAFETY: `source` is a window of the rig, and a fault there is an error.
         assert_eq!(unsafe { usercopy::zero(source, len) }, Ok(()));
     }
     window.refused.store(12, SC);
@@ -550,7 +550,7 @@ fn assert_dies_of(signal: i32, message: &str, scenario: &str) {
     assert!(!done, "{scenario}");
 }
 
-/// Not a test by itself: what [`run`] runs.
+/// Not a test: the child process that [`run`] starts.
 #[test]
 fn the_inline_child() {
     let Ok(scenario) = std::env::var(VARIABLE) else {
@@ -626,7 +626,7 @@ fn host_before() {
     assert_eq!((HANDLED.load(SC), ADDRESS.load(SC)), (1, place.addr()));
     assert_eq!(window.at(4).load(SC), 4);
     assert_eq!((HANDLED.load(SC), window.calls()), (1, 2));
-    // What is not resolved is theirs.
+    // Faults that are not resolved go to the previous handler.
     window.refused.store(5, SC);
     assert_eq!(window.at(5).load(SC), 0);
     assert_eq!((HANDLED.load(SC), window.calls()), (2, 3));
@@ -638,7 +638,7 @@ extern "C" fn latecomer(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         return host(signal, info, context);
     }
     type Full = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-    // SAFETY: what sigaction returned for a handler with SA_SIGINFO.
+    // SAFETY: sigaction returned it for a handler with SA_SIGINFO.
     let ours = unsafe { std::mem::transmute::<usize, Full>(OURS.load(SC)) };
     ours(signal, info, context);
 }
@@ -733,7 +733,7 @@ fn a_handler_that_touches_a_window_inside_a_call_of_the_cache_ends_the_process()
 
 /// Runs `child` in a forked child and returns its wait status.
 fn in_child(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child calls what is allowed after `fork`, and leaves by `_exit`.
+    // SAFETY: the child calls only functions allowed after `fork`, and leaves by `_exit`.
     match unsafe { libc::fork() } {
         0 => {
             let code = child();

@@ -26,7 +26,7 @@ fn fault(left: usize, side: Side) -> Result<(), CopyFault> {
     Err(CopyFault { left, side })
 }
 
-/// How many times to repeat what may go wrong rarely.
+/// How often to repeat a test of a rare race.
 fn rounds(default: usize) -> usize {
     let scale = std::env::var("FOLIOCACHE_STRESS")
         .ok()
@@ -304,10 +304,10 @@ fn stack_and_errno_of_the_handler() {
         let mut local = [0u8; 300];
         // SAFETY: this thread's errno.
         let errno = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
+        // SAFETY: this thread's errno.
         unsafe { errno.write(4321) };
         let result = copy(local.as_mut_ptr(), edge.at(PAGE - 200), 300);
-        // SAFETY: as above.
+        // SAFETY: this thread's errno.
         assert_eq!(unsafe { errno.read() }, 4321);
         assert_eq!(result, fault(100, Side::Source));
         // SAFETY: Rust's stack is still there.
@@ -322,7 +322,7 @@ fn stack_and_errno_of_the_handler() {
             used < frame.max(2048) + 1024,
             "{used} bytes, of which the kernel {frame}"
         );
-        // And with what Rust gave us.
+        // And with the handlers that Rust installed.
         assert_eq!(
             copy(local.as_mut_ptr(), edge.at(PAGE), 1),
             fault(1, Side::Source)

@@ -1,9 +1,9 @@
-//! How our handlers live with those of others. Every case is a process of its own: this program,
-//! started again for one scenario.
+//! Our handlers beside those of other libraries. Every case runs in a separate process: this
+//! program, started again for one scenario.
 //!
 //! # Safety
 //!
-//! The scenarios fault on purpose, most of them in order to die of it.
+//! The scenarios fault on purpose; most of them die of it.
 #![cfg(target_arch = "x86_64")]
 #![allow(unsafe_code)]
 
@@ -47,7 +47,7 @@ fn assert_dies_of(signal: i32, scenario: &str) -> Output {
     output
 }
 
-/// Not a test by itself: what [`run`] runs.
+/// Not a test: the child process that [`run`] starts.
 #[test]
 fn the_child() {
     let Ok(scenario) = std::env::var(VARIABLE) else {
@@ -130,8 +130,8 @@ fn a_foreign_fault_dies_of_its_signal() {
     }
 }
 
-/// Without handlers a bad pointer is what it is with memcpy. (Also the proof that the other tests
-/// pass because of the handlers.)
+/// Without handlers a bad pointer behaves as with memcpy. (Also the proof that the other tests pass
+/// because of the handlers.)
 #[test]
 fn without_handlers_a_bad_pointer_kills() {
     assert_dies_of(libc::SIGSEGV, "without");
@@ -167,7 +167,7 @@ fn sent(argument: &str) {
     let ourselves = std::process::id() as libc::pid_t;
     // SAFETY: a signal to ourselves.
     unsafe { libc::kill(ourselves, libc::SIGSEGV) };
-    // Another thread may be the one that gets it.
+    // Another thread may get it.
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert!(copy_fault().is_err());
 }
@@ -331,7 +331,7 @@ fn previous_handler_copies() {
     let handler = copying as *const () as usize;
     set(libc::SIGSEGV, &action(handler, libc::SA_NODEFER));
     install_handlers().unwrap();
-    // On a stack large enough for two frames and what the handler does.
+    // On a stack large enough for two frames and the handler's calls.
     let mut stack = vec![0u8; 256 << 10];
     let large = libc::stack_t {
         ss_sp: stack.as_mut_ptr().cast(),
@@ -363,7 +363,7 @@ static OURS: AtomicUsize = AtomicUsize::new(0);
 extern "C" fn latecomer(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     SEEN.fetch_add(1, Ordering::Relaxed);
     type Full = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-    // SAFETY: what sigaction returned for a handler with SA_SIGINFO.
+    // SAFETY: sigaction returned it for a handler with SA_SIGINFO.
     let ours = unsafe { core::mem::transmute::<usize, Full>(OURS.load(Ordering::Relaxed)) };
     ours(signal, info, context);
 }

@@ -2,17 +2,17 @@
 //!
 //! # Model
 //!
-//! [`AttrCell`] holds what `stat` shows, apart from what others know better: the size of a regular
-//! file is its address space's. A write moves `mtime` and `ctime` to the coarse clock; that clock
-//! stands still between two timer ticks, so nearly every write finds its time already there and
-//! takes no lock.
+//! [`AttrCell`] holds the attributes of `stat`, except those that belong elsewhere: the size of a
+//! regular file is its address space's. A write moves `mtime` and `ctime` to the coarse clock; that
+//! clock stands still between two timer ticks, so nearly every write finds its time already there
+//! and takes no lock.
 //!
 //! Readers take no lock and write nothing: a path walk checks permissions and answers `stat` from
-//! here under the sequence counter. Where the backing store has the last word, what it said last is
-//! *believed* until some time, or until somebody *doubts* it because it may have changed.
+//! here under the sequence counter. With a backing store, its last answer is *believed* until some
+//! time, or until it is *doubted* because it may have changed.
 //!
-//! Of a file that nobody writes to, the size of the address space can be here as well: then the attributes are *settled*, and
-//! a `stat` reads nothing else ([`AttrCell::settle`]).
+//! For a file without writers, the address space's size can be here too: then the attributes are *settled*, and a
+//! `stat` reads nothing else ([`AttrCell::settle`]).
 //!
 //! ```text
 //!  bytes    line 0: a permission check                   line 1: a `stat` besides
@@ -26,36 +26,35 @@
 //! # Invariants
 //!
 //! 1. `stamp` is the coarse time of the write that set both `mtime` and `ctime`, or [`NEVER`].
-//! 2. `believed_until` is set only to what was asked of the store after the last doubt. It is
-//!    [`FOR_EVER`] from the beginning, and stays so, where there is no store to ask.
+//! 2. `believed_until` is set only for an answer that was requested after the last doubt. Without a
+//!    store to ask it is always [`FOR_EVER`].
 //! 3. Mode and owner of a directory change inside a change of its `permissions`.
-//! 4. While the attributes are settled their size is the address space's, which has nothing to be written. The file system
-//!    keeps it so: it settles them, and unsettles them before either changes, under a lock of its own.
-//! 5. Attributes are *provisional* while the file system has an answer of the store that it could not compare with what it
-//!    knows, because data or handles of its own were in the way. They are shown without asking by the file system alone,
-//!    which knows whether that still holds.
+//! 4. While the attributes are settled their size is the address space's, which has no dirty data. The file system
+//!    ensures that: under its own lock it settles them, and unsettles them before either changes.
+//! 5. Attributes are *provisional* while the file system has an answer of the store that it could not compare with
+//!    the known state, because of our own dirty data or handles. Only the file system shows them without asking,
+//!    because it knows whether they still hold.
 //!
-//! 6. A file that gets another name is doubted. Through that name it may change where nobody is told, so it is not believed
-//!    as watched, see [`Belief`](crate::Belief), until the file system says again that all is told.
+//! 6. A file that gets another name is doubted. Changes through that name may cause no event, so it is not believed
+//!    as watched, see [`Belief`](crate::Belief), until the file system says again that all changes are reported.
 //!
-//! 7. Attributes are *changed* from a change of our own to mode, owner or links on, until the store has answered a question that nobody
-//!    has doubted since. Until then an answer that was doubted may be from before our change, and is not taken over.
+//! 7. Attributes are *changed* from a change of our own to mode, owner or links until the store has answered a
+//!    question that was not doubted since. Until then a doubted answer may be older than our change, and is not
+//!    taken over.
 //!
 //! All change under the lock only.
 //!
 //! # Locking
 //!
-//! The lock is for changes of attributes; it is never held across anything that blocks. A closure that a
-//! file system passes to [`AttrCell::update`] or [`AttrCell::believe`] runs under it, and takes locks of rank
-//! `Location` or later at most.
+//! The lock is for changes of attributes; it is never held across anything that blocks. The file system's closures
+//! for [`AttrCell::update`] and [`AttrCell::believe`] run under it, and take locks of rank `Location` or later at most.
 //!
 //! # Memory ordering
 //!
-//! The words are `Relaxed` and ordered by the sequence counter; where one of them is enough it is read
-//! without. `stamp` is a hint read without it and all accesses are `Relaxed`: a stale one costs a trip
-//! through the lock or leaves a write that raced with `utimens` with the time that `utimens` set, which
-//! is one of the two legal orders. So is `believed_until`: who reads it just before a doubt shows what
-//! was true until then.
+//! The words are `Relaxed` and ordered by the sequence counter; a single word is read without it. `stamp` is a hint
+//! read without it, and all its accesses are `Relaxed`: a stale value costs a trip through the lock, or leaves a
+//! write that raced with `utimens` with the time that `utimens` set, which is one of the two legal orders. So is
+//! `believed_until`: a read just before a doubt shows the state until then.
 
 use crate::epoch;
 use crate::generation::Generation;
@@ -74,7 +73,7 @@ const FOR_EVER: u64 = u64::MAX;
 const WORDS: usize = 11;
 /// The word that holds the size.
 const SIZE: usize = 3;
-/// Where nanoseconds say that there is no time.
+/// The value of the nanoseconds for a missing time.
 const NO_TIME: u32 = u32::MAX;
 
 /// Bits of a mode in the first word; the rest of its half is for the preferred size of an I/O, in units
@@ -86,14 +85,14 @@ const SETTLED: u64 = 1 << 31;
 const PROVISIONAL: u64 = 1 << 30;
 /// In the first word: invariant 7.
 const CHANGED: u64 = 1 << 29;
-/// Flags in the first word, besides attributes.
+/// The bits of the first word that are no attributes.
 const FLAGS: u64 = SETTLED | PROVISIONAL | CHANGED;
-/// Stores have no such size that is no multiple of it.
+/// Every store's block size is a multiple of it.
 const BLOCK: u32 = 512;
 const MODE: u32 = (1 << MODE_BITS) - 1;
 
 impl Attributes {
-    /// With what only the inode knows.
+    /// With the fields that only the inode has.
     #[inline(always)]
     pub fn of(self, ino: u64, kind: FileKind) -> Attr {
         let attributes = self;
@@ -155,7 +154,7 @@ impl Attributes {
 #[repr(C, align(64))]
 pub struct AttrCell {
     seq: SeqCount,
-    /// How often somebody doubted. Changes together with the words.
+    /// The number of doubts. Changes together with the words.
     doubts: ConstRankedMutex<{ Rank::Attributes as u8 }, u32>,
     believed_until: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -175,7 +174,7 @@ const _: () = {
 };
 
 impl AttrCell {
-    /// Attributes that nobody believes yet.
+    /// Attributes that are not believed yet.
     pub fn new(attributes: Attributes) -> AttrCell {
         AttrCell {
             seq: SeqCount::new(),
@@ -196,7 +195,7 @@ impl AttrCell {
         }
     }
 
-    /// The same, if what it holds is nowhere else: always believed, whoever doubts.
+    /// The same, for attributes that exist nowhere else: always believed, despite doubts.
     #[must_use]
     pub fn without_store(self) -> AttrCell {
         AttrCell {
@@ -205,7 +204,7 @@ impl AttrCell {
         }
     }
 
-    /// All attributes, of one moment. Takes no lock; waits while somebody changes them.
+    /// A consistent snapshot of all attributes. Takes no lock; waits while they are being changed.
     #[inline(always)]
     pub fn get(&self) -> Attributes {
         loop {
@@ -240,8 +239,7 @@ impl AttrCell {
         }
     }
 
-    /// Notes that the address space has this size and nothing to be written, as long as nobody [unsettles](Self::unsettle)
-    /// them.
+    /// Notes that the address space has this size and no dirty data, until they are [unsettled](Self::unsettle).
     ///
     /// Context: a lock of the file system, see invariant 4.
     pub fn settle(&self, size: u64) {
@@ -270,7 +268,7 @@ impl AttrCell {
 
     /// Whether they are provisional, see invariant 5.
     pub fn is_provisional(&self) -> bool {
-        // Relaxed: a hint to those who do not have the lock of the file system.
+        // Relaxed: a hint to threads without the lock of the file system.
         self.words[0].load(Ordering::Relaxed) & PROVISIONAL != 0
     }
 
@@ -294,14 +292,14 @@ impl AttrCell {
         self.words[0].load(Ordering::Relaxed) as u32 & MODE
     }
 
-    /// Mode, user and group, of one moment: what a permission check needs.
+    /// A consistent snapshot of mode, user and group, for a permission check.
     #[inline]
     pub fn owner(&self) -> (u32, u32, u32) {
         loop {
             let seq = self.seq.read_begin();
             // Relaxed: ordered by the counter.
             let mode = self.words[0].load(Ordering::Relaxed) as u32 & MODE;
-            // Relaxed: as above.
+            // Relaxed: ordered by the counter.
             let owner = self.words[1].load(Ordering::Relaxed);
             if !self.seq.read_retry(seq) {
                 return (mode, owner as u32, (owner >> 32) as u32);
@@ -325,8 +323,8 @@ impl AttrCell {
         }
     }
 
-    /// Changes attributes under the lock. If there is a store, and mode, owner or links change, what it was asked for before
-    /// counts as doubted: an answer from before a change of our own does not replace it.
+    /// Changes attributes under the lock. With a store, a change of mode, owner or links counts as a doubt of
+    /// earlier questions: an answer from before our own change does not replace it.
     pub fn update<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
         let mut lock = self.doubts.lock();
         // Relaxed: under the lock.
@@ -344,7 +342,8 @@ impl AttrCell {
         result
     }
 
-    /// As [`AttrCell::update`], with what the store said: that is no doubt of it, but for invariant 6.
+    /// As [`AttrCell::update`], with an answer of the store: that is no doubt of it, except by
+    /// invariant 6.
     pub fn take_over<R>(&self, change: impl FnOnce(&mut Attributes) -> R) -> R {
         self.update_locked(&mut self.doubts.lock(), change)
     }
@@ -403,7 +402,7 @@ impl AttrCell {
         self.stamp.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Whether a write by somebody other than root must clear set-id bits first.
+    /// Whether an unprivileged write must clear set-id bits first.
     #[inline]
     pub fn has_set_id(&self) -> bool {
         let mode = self.mode();
@@ -416,14 +415,14 @@ impl AttrCell {
         now < self.believed_until()
     }
 
-    /// Whether there is a store that was asked for them.
+    /// Whether they came from a store.
     #[inline]
     pub(crate) fn has_store(&self) -> bool {
         self.believed_until() != FOR_EVER
     }
 
-    /// Whether they are believed at `now` because somebody would have told of a change, see [`Belief`](crate::Belief), or because nobody else
-    /// makes any.
+    /// Whether they are believed at `now` because a change would have been reported, see [`Belief`](crate::Belief),
+    /// or because there are no other writers.
     #[inline]
     pub fn is_watched(&self, now: u64) -> bool {
         let until = self.believed_until();
@@ -437,7 +436,7 @@ impl AttrCell {
         self.believed_until.load(Ordering::Relaxed)
     }
 
-    /// The store may have other attributes by now: ask before it is shown again.
+    /// The store's attributes may differ from these: ask before they are shown again.
     pub fn doubt(&self) {
         let mut doubts = self.doubts.lock();
         *doubts = doubts.wrapping_add(1);
@@ -448,35 +447,38 @@ impl AttrCell {
     fn believe_until(&self, until: u64) {
         // Relaxed: a hint, see the module's header.
         if self.believed_until.load(Ordering::Relaxed) != FOR_EVER {
-            // Relaxed: as above.
+            // Relaxed: a hint, see the module's header.
             self.believed_until
                 .store(until.min(FOR_EVER - 1), Ordering::Relaxed);
         }
     }
 
-    /// Counts a doubt that these attributes are not meant by: of what lies in the directory.
+    /// Counts a doubt that concerns not these attributes but the directory's children.
     pub(crate) fn count_doubt(&self) {
         let mut doubts = self.doubts.lock();
         *doubts = doubts.wrapping_add(1);
     }
 
-    /// The doubts so far: to be taken before the store is asked, for [`AttrCell::believe`].
+    /// The doubts so far: read them before asking the store, for [`AttrCell::believe`].
     pub fn doubts(&self) -> u32 {
         *self.doubts.lock()
     }
 
-    /// Believes what was asked of something in the directory since `doubts` was taken, unless somebody doubted meanwhile.
+    /// Believes an answer about something in the directory, requested when it had `doubts`, unless
+    /// it was doubted since.
     pub(crate) fn unless_doubted(&self, doubts: u32, believe: impl FnOnce()) {
-        // Held meanwhile: who doubts from now on finds what was entered, and doubts it after it was believed.
+        // The lock is held meanwhile: a later doubt finds the new entry, and doubts it after it was
+        // believed.
         let lock = self.doubts.lock();
         if *lock == doubts {
             believe();
         }
     }
 
-    /// Takes over what the store said since `doubts` was taken, and believes it until `until`, or longer if it was
-    /// believed longer. If somebody doubted meanwhile nobody believes it. Does nothing, and returns false, after a change of our own
-    /// since ([`AttrCell::update`]), and if a later answer is believed: one of after the doubt, or of a later epoch (see [`Belief`](crate::Belief)).
+    /// Takes over the store's answer, requested when there were `doubts`, and believes it until `until`, or longer
+    /// if it was believed longer. After a doubt in between it is not believed. Does nothing, and returns false,
+    /// after a change of our own in between ([`AttrCell::update`]), and if a later answer is believed: one from
+    /// after the doubt, or of a later epoch (see [`Belief`](crate::Belief)).
     pub fn believe(&self, doubts: u32, until: u64, change: impl FnOnce(&mut Attributes)) -> bool {
         self.believe_as(doubts, until, |attributes| {
             change(attributes);
@@ -484,7 +486,8 @@ impl AttrCell {
         })
     }
 
-    /// As [`AttrCell::believe`]; `change` says whether what it took over is provisional, see invariant 5.
+    /// As [`AttrCell::believe`]; `change` returns whether the new attributes are provisional, see
+    /// invariant 5.
     pub fn believe_as(
         &self,
         doubts: u32,
@@ -494,11 +497,11 @@ impl AttrCell {
         let mut lock = self.doubts.lock();
         let doubted = *lock != doubts;
         let believed = self.believed_until();
-        // Lost news doubt no file: they end an epoch.
+        // Lost news cause no doubt: they end an epoch.
         let is_over = until < believed && !epoch::is_same(until, believed);
         // Relaxed: under the lock.
         let changed = self.words[0].load(Ordering::Relaxed) & CHANGED;
-        // A believed answer was asked for since, by invariant 2.
+        // By invariant 2, the believed answer was requested later.
         let is_older = doubted && (believed != 0 || changed != 0);
         if is_older || is_over && believed != FOR_EVER {
             return false;
@@ -522,8 +525,8 @@ impl AttrCell {
         true
     }
 
-    /// Believes what was asked since `doubts` was taken until somebody tells of a change, see [`Belief`](crate::Belief); not if
-    /// somebody doubted meanwhile.
+    /// Believes an answer, requested when there were `doubts`, until a change is reported, see
+    /// [`Belief`](crate::Belief); not if it was doubted in between.
     pub(crate) fn believe_watched(&self, doubts: u32, now: u64) {
         let lock = self.doubts.lock();
         if *lock == doubts && self.is_believed(now) {
@@ -531,7 +534,7 @@ impl AttrCell {
         }
     }
 
-    /// Nobody would tell of a change any more: doubts what is believed for that reason.
+    /// Changes are no longer reported: doubts answers that are believed for that reason.
     pub(crate) fn unwatched(&self) {
         let until = self.believed_until();
         if until != FOR_EVER && epoch::is_watched(until, until) {
@@ -540,8 +543,8 @@ impl AttrCell {
     }
 }
 
-/// `mode` without the set-id bits that a write by somebody other than root clears: `S_ISGID` without group
-/// execute does not mean set-id.
+/// `mode` without the set-id bits that an unprivileged write clears: `S_ISGID` without group execute does not mean
+/// set-id.
 #[doc(alias = "file_remove_privs")]
 pub fn cleared_set_id(mode: u32) -> u32 {
     let mode = mode & !S_ISUID;
@@ -552,7 +555,7 @@ pub fn cleared_set_id(mode: u32) -> u32 {
     }
 }
 
-/// `mode` after a write by somebody other than root, who is in the file's group or not: who is not takes `S_ISGID` away in any
+/// `mode` after an unprivileged write by a member of the file's group or not: a non-member clears `S_ISGID` in any
 /// case.
 #[doc(alias = "setattr_should_drop_sgid")]
 pub fn written_mode(mode: u32, in_group: bool) -> u32 {
@@ -617,7 +620,7 @@ mod tests {
             assert!(!cell.believe(asked, until, |attributes| attributes.mode = 0o644));
             assert_eq!(cell.mode(), 0o600);
             assert!(cell.is_believed(4));
-            // The file system doubts what it changes.
+            // The file system doubts its own change.
             let asked = cell.doubts();
             cell.doubt();
             cell.update(|attributes| attributes.nlink = 0);
@@ -813,7 +816,7 @@ mod tests {
         assert_eq!(written_mode(0o6745, false), 0o745);
     }
 
-    /// Changes that were lost are told to nobody, so nobody doubts.
+    /// Lost changes are not reported, so there is no doubt.
     #[test]
     fn an_answer_of_an_epoch_that_is_over_replaces_no_later_one() {
         let cell = cell(0o644);

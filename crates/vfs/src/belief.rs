@@ -1,4 +1,4 @@
-//! [`Belief`]: how long what a backing store said may be shown without asking it again.
+//! [`Belief`]: how long an answer of a backing store may be shown without asking again.
 //!
 //! # Model
 //!
@@ -7,39 +7,40 @@
 //!
 //! ```text
 //!  by time     asked + validity
-//!  watched     the end of the epoch: until somebody tells of a change
-//!  for ever    there is nobody else
+//!  watched     the end of the epoch: until a change is reported
+//!  for ever    there are no other writers
 //! ```
 //!
-//! **Watched** is what lies in a directory whose store tells of each change ([`News`]). What is told is *doubted*: the
-//! dentry of the name, or the attributes. The store's queue is not waited on: who asks for the time reads it if
-//! nobody has for [`FRESH`] milliseconds. If the queue overflowed, the epoch ends: nothing is looked for and everything
-//! is asked again.
+//! **Watched** are the names and files in a directory whose store reports each change ([`News`]). A reported change
+//! *doubts* the dentry of the name, or the attributes. No thread waits for the store's queue: a reader of the time
+//! reads it if that was not done for [`FRESH`] milliseconds. If the queue overflowed, the epoch ends: nothing is
+//! looked for, and everything is asked again.
 //!
 //! # Invariants
 //!
-//! 1. Whoever enters a name watches first, then notes the doubts of the directory
-//!    ([`AttrCell::doubts`](crate::AttrCell::doubts)), then asks, enters, and believes the answer if the doubts are the
-//!    same, with their lock held. Whoever is told of a change in a directory counts a doubt of it, then looks for what
-//!    was entered. So one of the two finds the other, and no answer from before a change is believed. Attributes are
-//!    compared in the same way with the doubts of their own; of a file whose dentry may not have been found the
-//!    directory's are compared after, and the attributes doubted.
+//! 1. To enter a name, a thread watches first, then notes the doubts of the directory
+//!    ([`AttrCell::doubts`](crate::AttrCell::doubts)), then asks, enters, and believes the answer if the doubts are
+//!    the same, with their lock held. When a change in a directory is reported, a thread counts a doubt of the
+//!    directory, then looks for the entry. So one of the two finds the other, and no answer from before a change is
+//!    believed. Attributes are compared in the same way with their own doubts. If the report may not have found a
+//!    file's dentry, the directory's doubts are compared afterwards, and the attributes doubted.
 //! 2. A time was read after the last complete reading of the news began, or at most [`FRESH`] later.
-//! 3. What a watch has told is doubted before the reading counts as complete.
+//! 3. Every reported change is doubted before the reading counts as complete.
 //!
 //! # Locking
 //!
-//! *Protects*: `reading` keeps readers of the news apart; who comes second waits, and need not read. *Order*: after the
-//! names of directories, before dentries. *May block*: for as long as the queue takes to be read.
+//! *Protects*: `reading` serialises the readers of the news; the second one waits, and need not read. *Order*:
+//! after the names of directories, before dentries. *May block*: for as long as the queue takes to be read.
 //!
 //! # Memory ordering
 //!
-//! `read_at` is stored with `Release` after everything that was told is doubted, and loaded with `Acquire`: who finds
-//! it young sees the doubts. The epoch is stored before it and loaded after it.
+//! `read_at` is stored with `Release` after every reported change is doubted, and loaded with `Acquire`: a thread
+//! that finds it recent sees the doubts. The epoch is stored before it and loaded after it.
 //!
 //! # Differences from Linux
 //!
-//! NFS has delegations, which a server recalls; here nobody asks for one and nobody waits for its return.
+//! NFS has delegations, which a server recalls; here there are none, and no thread waits for the
+//! return of one.
 
 use crate::epoch::{self, EPOCH, LAST_EPOCH};
 use crate::inode::Inode;
@@ -56,18 +57,18 @@ use std::time::Duration;
 /// Milliseconds for which the news count as read. In a model there are none: whatever returned is seen.
 const FRESH: u64 = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
-/// Nobody reads any news.
+/// News are not read.
 const NEVER: u64 = u64::MAX;
 
-/// How long what a file system says may be believed without asking again, where it can change without our
-/// doing and nobody tells.
+/// How long a file system's answers may be believed without asking again, if they can change without our doing and
+/// without a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// What a name leads to, and attributes.
+    /// The target of a name, and attributes.
     #[doc(alias = "entry_timeout")]
     #[doc(alias = "attr_timeout")]
     pub present: Duration,
-    /// That there is no such name.
+    /// That the name does not exist.
     #[doc(alias = "negative_timeout")]
     pub absent: Duration,
 }
@@ -80,14 +81,14 @@ impl Validity {
     };
 }
 
-/// What somebody did in a watched directory.
+/// A change in a watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A name was made or moved away.
     Name,
-    /// A name was removed, or a file was moved to it: what it led to may be gone.
+    /// A name was removed, or a file was moved to it: its former file may be gone.
     NameLost,
-    /// Attributes of what has the name changed, or those of the directory itself.
+    /// Attributes of the file with the name changed, or those of the directory itself.
     Attributes,
     /// The content of the file changed.
     Content,
@@ -107,16 +108,16 @@ pub struct Told<'a> {
     pub dir: &'a SlabArc<Inode>,
     /// To which name; `None` to the directory itself.
     pub name: Option<&'a OsStr>,
-    /// What happened.
+    /// The kind of change.
     pub change: Change,
 }
 
-/// What tells of changes.
+/// A source of reports of changes.
 pub trait News: Send + Sync {
-    /// Makes sure that changes in a directory are told from now on; whether they are.
+    /// Ensures that changes in a directory are reported from now on; returns whether they are.
     fn watch(&self, dir: &SlabArc<Inode>) -> bool;
 
-    /// Whether changes in a directory could be told, and are not yet. Does not block.
+    /// Whether changes in a directory could be reported, and are not yet. Does not block.
     fn could_watch(&self, _dir: &SlabArc<Inode>) -> bool {
         false
     }
@@ -125,21 +126,22 @@ pub trait News: Send + Sync {
     /// Does not wait.
     fn read(&self, tell: &mut dyn FnMut(Told<'_>)) -> bool;
 
-    /// Can be read from (poll(2)) while there is something to tell; `None` if nobody can wait for that.
+    /// A descriptor that is readable (poll(2)) while reports are queued; `None` if they cannot be
+    /// waited for.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// Who is told.
+/// Receives the reports.
 pub(crate) trait Listener: Send + Sync {
     fn changed(&self, told: Told<'_>);
 
-    /// All was told that happened before `began`; not all of it, if it is not `complete`.
+    /// Every change before `began` was reported; unless it is `complete`, some may be missing.
     fn was_told(&self, began: u64, complete: bool);
 }
 
-/// How long answers are believed, and what the time is. See the module's header.
+/// How long answers are believed, and the present time. See the module's header.
 pub struct Belief {
     /// Milliseconds, of names and attributes, and of names that are not there.
     present: u64,
@@ -176,14 +178,14 @@ impl Belief {
         foliocache_sync::time::coarse_monotonic_ms()
     }
 
-    /// In a model each look at the clock is a moment of its own.
+    /// In a model each reading of the clock returns a later moment.
     #[cfg(any(loom, shuttle))]
     fn clock(&self) -> u64 {
         // Relaxed: a number for itself.
         self.ticks.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where changes are told: by time only what cannot be watched.
+    /// Changes are reported; answers about directories that cannot be watched expire.
     pub fn watching(validity: Validity, news: Arc<dyn News>) -> Belief {
         Belief {
             news: Some(news),
@@ -195,12 +197,12 @@ impl Belief {
         let _ = self.listener.set(listener);
     }
 
-    /// Whether somebody tells of changes, and when it is, of [`Listener::was_told`].
+    /// When changes are reported: the present time, comparable with that of [`Listener::was_told`].
     pub(crate) fn told_since(&self) -> Option<u64> {
         self.news.as_ref().map(|_| self.clock())
     }
 
-    /// The present: what is believed until later holds. Reads the news if nobody has for a while.
+    /// The present: answers believed until later hold. Reads the news if they are not recent.
     ///
     /// Context: no lock inside the names of directories, no read section.
     #[inline]
@@ -216,7 +218,7 @@ impl Belief {
         self.epoch.load(Ordering::Relaxed) | now
     }
 
-    /// Reads the news if nobody has for so long.
+    /// Reads the news if that was not done for this long.
     ///
     /// Context: as [`Belief::now`].
     pub(crate) fn read_if_older(&self, than: Duration) {
@@ -234,7 +236,7 @@ impl Belief {
         now.saturating_sub(self.read_at.load(Ordering::Acquire)) > FRESH
     }
 
-    /// Until when an answer to what was asked at `now` holds: that there is something, or that there is not.
+    /// Until when an answer requested at `now` holds, for an existing or a missing name.
     pub fn until(&self, now: u64, present: bool) -> u64 {
         let after = match present {
             true => self.present,
@@ -246,8 +248,8 @@ impl Belief {
         }
     }
 
-    /// Until when a name in `dir` holds that we are about to change at `now`. Where nobody tells of what others do with it, and somebody could, it does not:
-    /// who asks for it watches the directory first.
+    /// Until when a name in `dir` holds that we are about to change at `now`. If others could change it without a
+    /// report, it does not: the next look-up watches the directory first.
     pub(crate) fn until_ours(&self, dir: &SlabArc<Inode>, now: u64, present: bool) -> u64 {
         match self.news.as_ref().is_some_and(|news| news.could_watch(dir)) {
             true => 0,
@@ -260,13 +262,15 @@ impl Belief {
         epoch::is_same(earlier, now)
     }
 
-    /// Watches a directory; whether it is watched. Before anything in it is asked for.
+    /// Watches a directory; returns whether it is watched. Called before the store is asked about
+    /// the directory.
     pub fn watch(&self, dir: &SlabArc<Inode>) -> bool {
         let Some(news) = &self.news else { return false };
-        // Relaxed: who finds it too late has read the time in an epoch that is over.
+        // Relaxed: a thread that sees it too late has read the time in an earlier epoch.
         let any = self.epoch.load(Ordering::Relaxed) < LAST_EPOCH;
         let watched = any && self.listener.get().is_some() && news.watch(dir);
-        // Relaxed, here and below: who finds `NEVER` has watched nothing yet, and nothing was told.
+        // Relaxed, here and below: a thread that finds `NEVER` has watched nothing yet, and nothing
+        // was reported.
         if watched && self.read_at.load(Ordering::Relaxed) == NEVER {
             let (order, now) = (Ordering::Relaxed, self.clock());
             // Another may have been first, and the news read since.
@@ -300,7 +304,7 @@ impl Belief {
         if !complete && !foliocache_sync::planted!(belief_outlives_lost_news) {
             // Relaxed: published by the store below.
             let epoch = self.epoch.load(Ordering::Relaxed);
-            // Relaxed: as above; no other thread stores.
+            // Relaxed: published by the store below; no other thread stores.
             self.epoch.store(
                 epoch.saturating_add(EPOCH).min(LAST_EPOCH),
                 Ordering::Relaxed,

@@ -1,16 +1,15 @@
-//! Who is asked for memory before something is kept.
+//! The bound that is asked before memory is taken.
 //!
 //! # Model
 //!
-//! The caches here know no memory bound but through [`MetadataBound`]: the cache's own is [`Mm`], and
-//! [`Unbounded`] grants everything. What makes room in other ways first (by evicting from these caches,
-//! say) wraps one.
+//! The caches here know a memory bound only as a [`MetadataBound`]: the page cache's is [`Mm`], and [`Unbounded`]
+//! grants everything. A bound that first makes room in other ways (by evicting from these caches, say) wraps one.
 
 use foliocache_mm::Mm;
 
-/// What metadata is charged to.
+/// The account that metadata is charged to.
 pub trait MetadataBound: Send + Sync {
-    /// Charges so many bytes; false, and nothing charged, if there is no room.
+    /// Charges this many bytes; false, and nothing charged, if there is no room.
     ///
     /// Context: no lock is held, and no RCU read section is open; may reclaim memory.
     #[must_use]
@@ -22,8 +21,8 @@ pub trait MetadataBound: Send + Sync {
         self.charge(bytes)
     }
 
-    /// As [`charge`](Self::charge), for who may find the bytes elsewhere, after others have given up something:
-    /// `elsewhere` looks, and takes them. It is called first, and each time after something was given up.
+    /// As [`charge`](Self::charge), for a caller that may find the bytes elsewhere once others have given up
+    /// memory: `elsewhere` looks, and takes them. It is called first, and each time something was given up.
     #[must_use]
     fn charge_or(&self, bytes: u64, elsewhere: &dyn Fn() -> bool) -> bool {
         elsewhere() || self.charge(bytes)

@@ -1,4 +1,4 @@
-//! Operations that do not wait: what the cache answers by itself, and `EAGAIN` for the rest.
+//! Operations that do not wait: answers from the cache, and `EAGAIN` otherwise.
 //!
 //! # Model
 //!
@@ -9,7 +9,7 @@
 //!                      EAGAIN: the operation of the same name may wait
 //! ```
 //!
-//! Nothing is asked of the store. The queue in which its kernel tells of changes is read, which does not wait.
+//! The store is not asked. The kernel's queue of changes is read, which does not wait.
 //!
 //! # Locking
 //!
@@ -17,7 +17,7 @@
 //!
 //! # Differences from Linux
 //!
-//! As `RESOLVE_CACHED` of `openat2`, for the last component and for opening it, too.
+//! As `RESOLVE_CACHED` of `openat2`, which here also covers the last component and opening it.
 
 use crate::credentials::Access;
 use crate::filesystem::OpenDirectory;
@@ -39,7 +39,7 @@ impl SuperBlock {
     }
 }
 
-/// What a walk that found nothing out comes to.
+/// The error of a walk that found no answer in the cache.
 fn again(stop: Stop) -> WalkError {
     match stop {
         Stop::Bail => Errno::EAGAIN.into(),
@@ -47,7 +47,8 @@ fn again(stop: Stop) -> WalkError {
     }
 }
 
-/// Each ends as the operation without `cached` would, or with `EAGAIN` where that would have to ask or to wait.
+/// Each ends as the operation without `cached` would, or with `EAGAIN` if that would have to ask or
+/// to wait.
 impl Namei<'_> {
     /// [`Namei::stat`].
     pub fn cached_stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
@@ -76,7 +77,7 @@ impl Namei<'_> {
         }
     }
 
-    /// [`Namei::open`] of a file that is there, for reading.
+    /// [`Namei::open`] of an existing file, for reading.
     pub fn cached_open(&self, path: &OsStr, how: OpenHow) -> Result<OpenFile, WalkError> {
         if how.create || how.flags.write || how.flags.truncate {
             return Err(Errno::EAGAIN.into());
@@ -89,13 +90,14 @@ impl Namei<'_> {
         }
         let opened = self.names.fs().open_cached(&self.ctx, &inode, how.flags);
         match opened {
-            // What has the name now is to be looked up.
+            // The name must be looked up again.
             Err(Errno::ESTALE) => Err(Errno::EAGAIN.into()),
             opened => Ok(opened?),
         }
     }
 
-    /// A directory that is to be read: [`FileSystem::opendir`](crate::FileSystem::opendir) of what `path` leads to.
+    /// Opens the directory at `path` for reading:
+    /// [`FileSystem::opendir`](crate::FileSystem::opendir).
     pub fn cached_opendir(&self, path: &OsStr) -> Result<Box<dyn OpenDirectory>, WalkError> {
         let named = self.cached_lookup(path, true)?;
         self.check_cached(&named.inode, Access::READ)?;

@@ -1,4 +1,4 @@
-//! On whose behalf a path is walked, and what they may do.
+//! The caller of a path walk, and its permissions.
 //!
 //! # Model
 //!
@@ -9,11 +9,11 @@
 //! # Differences from Linux
 //!
 //! - Privilege is one bit, not a set of capabilities.
-//! - Access control lists are not looked at: where the backing store has them, the group bits of the mode are
-//!   what they allow at most.
+//! - Access control lists are not consulted: where the backing store has them, the group bits of the mode are their
+//!   upper limit.
 //! - `fs.protected_hardlinks` and its kin, which restrict links and sticky directories further, are not read.
-//! - A write by somebody who is not in the file's group leaves `S_ISGID` where the group may not execute
-//!   the file; it gives nothing there. A mount takes it away ([`written_mode`](crate::written_mode)).
+//! - A write by a user outside the file's group leaves `S_ISGID` on a file without group execute, where it has no
+//!   effect. A mount clears it ([`written_mode`](crate::written_mode)).
 
 use crate::attr::{AttrCell, cleared_set_id};
 use crate::inode::Inode;
@@ -32,7 +32,7 @@ pub struct Credentials {
     privileged: bool,
 }
 
-/// What is to be done with an inode: bits of [`Access`] as in the mode of a file.
+/// The requested access to an inode: bits of [`Access`] as in the mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u32);
 
@@ -79,7 +79,7 @@ impl Credentials {
         u64::from(self.uid) << 24 | 1
     }
 
-    /// For what is made, and for clearing set-id bits.
+    /// For creating files, and for clearing set-id bits.
     pub fn context(&self, pid: u32, umask: u32) -> OpContext {
         OpContext {
             uid: self.uid,
@@ -99,8 +99,8 @@ impl Credentials {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// Whether the mode lets them do all of `access`. A privileged user may do everything but execute
-    /// a regular file that nobody may execute.
+    /// Whether the mode allows all of `access`. A privileged user may do everything except execute a regular file
+    /// without any execute bit.
     ///
     /// Takes no lock and writes nothing.
     ///
@@ -118,7 +118,7 @@ impl Credentials {
 
     #[inline(always)]
     fn allows(&self, attributes: &AttrCell, access: Access) -> bool {
-        // Most directories may be searched by everybody.
+        // Most directories are searchable by all users.
         let everybody = access.0 * 0o111;
         attributes.mode() & everybody == everybody || self.allows_class(attributes, access)
     }
@@ -142,8 +142,8 @@ impl Credentials {
             && (access.0 & Access::EXECUTE.0 == 0 || inode.is_directory() || mode & 0o111 != 0)
     }
 
-    /// The mode of what is made in `dir`. Somebody who is not in the group that it gets from the directory
-    /// gives nobody that group's rights.
+    /// The mode of a new file in `dir`. A creator outside the group that it inherits from the directory cannot set
+    /// set-group-id.
     #[doc(alias = "mode_strip_sgid")]
     pub(crate) fn new_mode(&self, dir: &Inode, kind: FileKind, mode: u32) -> u32 {
         let (above, _, gid) = dir.attributes().owner();
@@ -160,7 +160,7 @@ impl Credentials {
         self.privileged || self.in_group(gid)
     }
 
-    /// Whether they may set these attributes, and what then is to be set.
+    /// Whether they may set these attributes; returns the attributes to set.
     ///
     /// # Errors
     /// `EPERM`; `EACCES` for the size and for times that become the present.
@@ -214,7 +214,7 @@ impl Credentials {
         Ok(set)
     }
 
-    /// Whether they may change mode and times of an inode: those of its owner, or of a privileged user.
+    /// Whether they may change mode and times of an inode, as its owner or a privileged user.
     ///
     /// # Errors
     /// `EPERM`.
@@ -227,12 +227,12 @@ impl Credentials {
         }
     }
 
-    /// Whether they may read an extended attribute, or change it: `user.*` as the data of files and directories,
-    /// access control lists as their owner. The rest can be read by everybody and changed by privileged users, but for
-    /// `trusted.*`, which others do not see.
+    /// Whether they may read or change an extended attribute: `user.*` as the data of files and directories, access
+    /// control lists as their owner. All others are readable by all and changeable by privileged users, except
+    /// `trusted.*`, which only privileged users see.
     ///
     /// # Errors
-    /// `EACCES`, `EPERM`; `ENODATA` for a read of what they do not see.
+    /// `EACCES`, `EPERM`; `ENODATA` for reading a hidden attribute.
     #[doc(alias = "xattr_permission")]
     pub fn check_xattr(&self, inode: &Inode, name: &OsStr, write: bool) -> Result<(), Errno> {
         let name = name.as_encoded_bytes();

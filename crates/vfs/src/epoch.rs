@@ -7,8 +7,8 @@
 //!         epoch     milliseconds        all ones: the end of the epoch
 //! ```
 //!
-//! An epoch ends when news are lost. So an answer that is believed until the end of its epoch is *watched*: it is believed until
-//! a change is told.
+//! An epoch ends when news are lost. An answer that is believed until the end of its epoch is *watched*: it is
+//! believed until a change is reported.
 
 /// An epoch in the bits above the milliseconds.
 pub(crate) const EPOCH: u64 = 1 << 40;

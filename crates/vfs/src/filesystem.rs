@@ -1,4 +1,4 @@
-//! What a file system is to a front door: names, inodes, open files.
+//! A file system as front doors see it: names, inodes, open files.
 //!
 //! # Model
 //!
@@ -36,9 +36,9 @@ use std::ffi::{OsStr, OsString};
 
 /// A file system over the cache.
 ///
-/// Errors are those of the system call of the same name, in its meaning; `ESTALE` says that what
-/// an inode stood for is gone from the backing store without our doing, `EIO` that the backing
-/// store failed.
+/// Errors are those of the system call of the same name, with its meaning; `ESTALE` means that an
+/// inode's file has gone from the backing store without our doing, `EIO` that the backing store
+/// failed.
 pub trait FileSystem: Send + Sync {
     /// The kind of the file system, one word.
     fn kind(&self) -> &'static str;
@@ -48,7 +48,7 @@ pub trait FileSystem: Send + Sync {
         false
     }
 
-    /// Whether a program that closes a file is to wait until its data is in the backing store, and to be told if that fails.
+    /// Whether closing a file waits until its data is in the backing store, and reports a failure.
     fn writes_at_close(&self) -> bool {
         false
     }
@@ -58,64 +58,63 @@ pub trait FileSystem: Send + Sync {
         Arc::new(Belief::new(Validity::FOR_EVER))
     }
 
-    /// Whether what is told of names in `dir` is all that can happen to the attributes of `inode`, which has one of them: not if
-    /// it has others, too.
+    /// Whether reports about names in `dir` cover every change of the attributes of `inode`, which has one of them:
+    /// not if it has names elsewhere too.
     fn is_told_all(&self, _dir: &Inode, _inode: &Inode) -> bool {
         false
     }
 
-    /// Bytes charged for inodes that are kept although nobody need hold them. Cheap.
+    /// Bytes charged for inodes that are kept without holders. Cheap.
     fn inode_bytes(&self) -> u64 {
         0
     }
 
-    /// Frees about so many inodes that nobody holds; how many. As [`Shrinker::shrink`].
+    /// Frees about this many unheld inodes; returns how many. As [`Shrinker::shrink`].
     ///
     /// [`Shrinker::shrink`]: foliocache_mm::Shrinker::shrink
     fn shrink_inodes(&self, _nr: usize) -> usize {
         0
     }
 
-    /// Frees these inodes, as far as nobody else holds them and nothing is lost with them. When this returns their memory
-    /// is free. Else as [`FileSystem::shrink_inodes`].
+    /// Frees these inodes, if they have no other holders and nothing is lost with them. Their memory is free when
+    /// this returns. Otherwise as [`FileSystem::shrink_inodes`].
     fn evict_inodes(&self, inodes: Vec<SlabArc<Inode>>) {
         drop(inodes);
     }
 
-    /// Somebody else took a name of `inode` away. If the store has no other, gives up what keeps the space of the file
-    /// there and no handle needs; whether that is so.
+    /// A name of `inode` was removed from outside. If the store has no other one, closes descriptors that keep the
+    /// file's space there and that no handle needs; returns whether that is so.
     ///
-    /// Context: no lock but that of what reclaim knows; may block on I/O.
+    /// Context: no lock except that of reclaim's view; may block on I/O.
     fn give_up_removed(&self, _inode: &SlabArc<Inode>) -> bool {
         false
     }
 
-    /// Inodes that there is charged room for.
+    /// Inodes that fit into charged memory.
     fn spare_inodes(&self) -> u64 {
         0
     }
 
-    /// Frees what was given up and that nobody reads any more; how much still waits. Does not wait.
+    /// Frees discarded objects without readers; returns how many still wait. Does not wait.
     fn reap(&self) -> usize {
         0
     }
 
-    /// Changes with the mode or the owner of any directory, before that can be seen: who may go through it may
-    /// be another from then on. The [`AttrCell`](crate::AttrCell) of each directory is made with it.
+    /// Changes with the mode or the owner of any directory, before that is visible: from then on other users may
+    /// pass it. The [`AttrCell`](crate::AttrCell) of each directory is made with it.
     fn permissions(&self) -> &Arc<Generation>;
 
     /// The directory at the top; its number is [`ROOT_INO`].
     fn root(&self) -> SlabArc<Inode>;
 
-    /// The inode that `name` in `dir` leads to. `.` and `..` are allowed; the root's `..` is the
-    /// root.
+    /// The inode behind `name` in `dir`. `.` and `..` are allowed; the root's `..` is the root.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EINVAL`, and those of the backing store.
     fn lookup(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<SlabArc<Inode>, Errno>;
 
-    /// As [`FileSystem::lookup`], and whether the inode's attributes are those that the look-up was told: then nobody need ask
-    /// for them.
+    /// As [`FileSystem::lookup`], and whether the inode's attributes came with the answer: then they need not be
+    /// requested.
     ///
     /// # Errors
     /// As [`FileSystem::lookup`].
@@ -152,8 +151,8 @@ pub trait FileSystem: Send + Sync {
     /// Changes attributes and returns them as they are then.
     ///
     /// # Errors
-    /// `EISDIR` and `EINVAL` for the size of what is no regular file, `EFBIG`, `EPERM`, `EROFS`,
-    /// and those of the backing store.
+    /// `EISDIR` and `EINVAL` for the size of anything but a regular file, `EFBIG`, `EPERM`,
+    /// `EROFS`, and those of the backing store.
     fn setattr(
         &self,
         ctx: &OpContext,
@@ -213,10 +212,10 @@ pub trait FileSystem: Send + Sync {
         target: &OsStr,
     ) -> Result<SlabArc<Inode>, Errno>;
 
-    /// What a symbolic link holds.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `EINVAL` for what is no symbolic link.
+    /// `EINVAL` unless it is a symbolic link.
     fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
 
     /// Gives `inode` another name.
@@ -227,7 +226,7 @@ pub trait FileSystem: Send + Sync {
     fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr)
     -> Result<(), Errno>;
 
-    /// Takes a name away from what is no directory. An open file lives on until it is closed.
+    /// Removes a name of anything but a directory. An open file lives on until it is closed.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EROFS`.
@@ -285,7 +284,7 @@ pub trait FileSystem: Send + Sync {
     /// `ENOTDIR`, `EACCES`.
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno>;
 
-    /// As [`FileSystem::opendir`], where what is in the directory is known.
+    /// As [`FileSystem::opendir`], if the directory's contents are cached.
     ///
     /// # Errors
     /// `EAGAIN` otherwise, and as [`FileSystem::opendir`].
@@ -302,7 +301,7 @@ pub trait FileSystem: Send + Sync {
     /// Makes everything durable that was changed before the call, files and names.
     ///
     /// # Errors
-    /// The first error; what failed stays dirty.
+    /// The first error; data that failed stays dirty.
     fn sync_fs(&self) -> Result<(), Errno>;
 
     /// The value of an extended attribute.

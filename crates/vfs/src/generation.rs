@@ -1,4 +1,4 @@
-//! [`Generation`]: a number by which somebody who remembered something knows whether it may have changed.
+//! [`Generation`]: a number that tells whether remembered results may have changed.
 //!
 //! # Model
 //!
@@ -9,8 +9,8 @@
 //!   end:   changing -= 1, times += 1   … later: value == remember? then it is still so
 //! ```
 //!
-//! One number stands for many things. It is for what seldom changes and is looked at all the time: a hit costs
-//! one load of a line that nobody writes.
+//! One number stands for many things. It is for state that seldom changes and is read all the time: a hit costs one
+//! load of a line that is not written.
 //!
 //! # Invariants
 //!
@@ -19,17 +19,17 @@
 //!
 //! # Memory ordering
 //!
-//! Claim: who finds the number that he remembered may go by what he found, as by something that was true when
-//! the call began.
+//! Claim: a thread that finds the number that it remembered may use its remembered result, as one that was true
+//! when the call began.
 //!
-//! - [`begin`](Generation::begin) is before the change in its thread, and the change is published by a `Release`
-//!   store, or behind the release fence of a sequence counter. Whoever has seen the change, or was told by
-//!   somebody who has, sees the number of the beginning too, or a later one.
-//! - The end is a `Release` and the look before remembering an `Acquire`: who remembers the number of the
+//! - [`begin`](Generation::begin) precedes the change in its thread, and the change is published by a `Release`
+//!   store, or behind the release fence of a sequence counter. A thread that has seen the change, or was notified
+//!   by one that has, sees the number of the beginning too, or a later one.
+//! - The end is a `Release` and the look before remembering an `Acquire`: a thread that remembers the number of the
 //!   end sees the change.
-//! - Memory that a change takes away is freed a grace period after its end. The number is looked at inside a
-//!   read section, and what was stored before a cookie was taken is seen by those whom the grace period does
-//!   not wait for ([`rcu`](foliocache_sync::rcu)): they see that the number has changed.
+//! - Memory removed by a change is freed a grace period after its end. The number is read inside a read section,
+//!   and stores before a cookie was taken are visible to readers that the grace period does not wait for
+//!   ([`rcu`](foliocache_sync::rcu)): they see that the number has changed.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 
@@ -46,14 +46,14 @@ pub struct Generation(AtomicU64);
 pub struct Changing<'a>(&'a Generation);
 
 impl Generation {
-    /// Begins a change of what others may have remembered: before anybody can see it. Changes may overlap.
+    /// Begins a change of remembered state: before it becomes visible. Changes may overlap.
     pub fn begin(&self) -> Changing<'_> {
         // Relaxed: seen by whoever sees the change, which is published later; see the module's header.
         self.0.fetch_add(1, Ordering::Relaxed);
         Changing(self)
     }
 
-    /// The number to remember with what will be looked at from here on; `None` while something changes.
+    /// The number to remember with a result computed from here on; `None` during a change.
     #[must_use]
     pub fn to_remember(&self) -> Option<u64> {
         // Acquire pairs with the Release in `Changing::drop`.
@@ -65,7 +65,7 @@ impl Generation {
     #[inline(always)]
     #[must_use]
     pub fn is(&self, remembered: u64) -> bool {
-        // Relaxed: nothing is read that was stored by somebody else since; see the module's header.
+        // Relaxed: the answer publishes no later store of another thread; see the module's header.
         self.0.load(Ordering::Relaxed) == remembered
     }
 }

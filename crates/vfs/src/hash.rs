@@ -12,23 +12,22 @@
 //!              └▶ marker: moved             └▶ n ─▶ marker
 //! ```
 //!
-//! When a stripe of it gets crowded the table wants to grow. [`RcuHash::tend`], which its owner calls
-//! after insertions and with no lock held, asks the bound for an array of twice the size and links it as
-//! `next`; from then on insertions go there, and every `tend` moves a few buckets more. The last one
-//! makes `next` the table; the old array is freed after a grace period. If the bound refuses, the
-//! chains get longer, and the bound is asked again when they are half as long again.
+//! When one of its stripes gets crowded the table wants to grow. [`RcuHash::tend`], which its owner calls after
+//! insertions and with no lock held, asks the bound for an array of twice the size and links it as `next`; from
+//! then on insertions go there, and every `tend` moves a few buckets more. The last one makes `next` the table; the
+//! old array is freed after a grace period. If the bound refuses, the chains get longer, and the bound is asked
+//! again when they are half as long again.
 //!
-//! A bucket moves node by node, from the tail: the node is put before the new chain, and then taken off
-//! the old one. Who stands on it goes on into the new chain, which costs it nothing: there was nothing
-//! behind the tail.
+//! A bucket moves node by node, from the tail: the node is put before the new chain, and then removed from the old
+//! one. A reader on it continues into the new chain, which costs nothing: there was nothing behind the tail.
 //!
 //! # Invariants
 //!
 //! 1. A node in the table is in one chain, that of its hash, in the table or in `next`; for the moment
 //!    between the two steps of its move it is in both. A look-up that goes through the table first and
 //!    through `next` then meets every node that was there throughout.
-//! 2. What a look-up meets in a read section stays valid to its end: nodes and arrays are freed a grace
-//!    period after they were unpublished (the contract of [`Bucket::insert`]).
+//! 2. A node or array found in a read section stays valid to its end: it is freed a grace period after it was
+//!    unpublished (the contract of [`Bucket::insert`]).
 //! 3. A look-up that ends in another marker than that of its chain was carried elsewhere by a node that
 //!    moved, and may have missed something: it starts over, and after a few times looks under the lock.
 //! 4. There are no more stripes than buckets in any table, both powers of two: all buckets that a hash
@@ -43,10 +42,10 @@
 //!
 //! # Memory ordering
 //!
-//! Every pointer to a node is stored with `Release` and loaded with `Acquire`: partners. Who meets a node
-//! sees it as it was inserted. Who does *not* meet a node in the table since it has moved has loaded the
-//! pointer or the marker that bypasses it, which was stored after `next` was: it sees `next`, and in it the
-//! node. `table` and `next` are stored with `Release` after the array was made, and loaded with `Acquire`.
+//! Every pointer to a node is stored with `Release` and loaded with `Acquire`: partners. A reader that meets a node
+//! sees it as it was inserted. A reader that *misses* a node in the table because it has moved has loaded the
+//! pointer or the marker that bypasses it, which was stored after `next` was: it sees `next`, and in it the node.
+//! `table` and `next` are stored with `Release` after the array was made, and loaded with `Acquire`.
 //!
 //! # Differences from Linux
 //!
@@ -89,14 +88,14 @@ struct Stripe {
 
 /// The table; see the module's documentation.
 pub struct RcuHash<T: HashNode> {
-    /// A `Box` of its own; freed by way of `retired`.
+    /// A `Box`; freed through `retired`.
     table: AtomicPtr<Table<T>>,
     stripes: Box<[Stripe]>,
     /// Nodes in a stripe above which the table wants to grow.
     crowded: AtomicU32,
-    /// What there is to do for [`tend`](Self::tend), so that nothing to do costs one load.
+    /// Work for [`tend`](Self::tend), so that without any it costs one load.
     attention: AtomicU32,
-    /// Somebody is asking the bound, and starting to grow.
+    /// A thread is asking the bound, and starting to grow.
     growing: AtomicBool,
     retired: RankedMutex<Option<Retired<T>>>,
     bound: Arc<dyn MetadataBound>,
@@ -109,13 +108,16 @@ pub struct RcuHash<T: HashNode> {
     _nodes: PhantomData<*const T>,
 }
 
-// SAFETY: through the table a thread gets at nodes that others inserted, and at hints, which are `Send + Sync`.
+// SAFETY: through the table a thread reaches nodes that others inserted, and hints, which are `Send
+// + Sync`.
 unsafe impl<T: HashNode + Send + Sync> Send for RcuHash<T> {}
-// SAFETY: as above; all changes are made under the stripes' locks.
+// SAFETY: as for `Send`: a thread reaches nodes of others, which are `Send + Sync`; all changes are
+// made under the stripes' locks.
 unsafe impl<T: HashNode + Send + Sync> Sync for RcuHash<T> {}
 
 impl<T: HashNode> RcuHash<T> {
-    /// A table of at least so many buckets. [`bytes`](Self::bytes) of it are charged, if there is room.
+    /// A table of at least this many buckets. Its [`bytes`](Self::bytes) are charged, if there is
+    /// room.
     #[must_use]
     pub fn new(buckets: usize, bound: Arc<dyn MetadataBound>) -> Self {
         let buckets = buckets.next_power_of_two();
@@ -170,11 +172,11 @@ impl<T: HashNode> RcuHash<T> {
         iter::successors(Some(self.table(rcu)), |table| self.next(table, rcu))
     }
 
-    /// The node with this hash for which `matches` says yes. Takes no lock, but for a look-up that was led
-    /// astray several times by nodes that moved.
+    /// The node with this hash for which `matches` returns true. Takes no lock, unless moving nodes led the look-up
+    /// astray several times.
     ///
-    /// `matches` is called with nodes of this very hash only. It may see one that was removed meanwhile,
-    /// may be called twice with one, and may not block.
+    /// `matches` is called only with nodes of exactly this hash. It may see one that was removed meanwhile, may be
+    /// called twice with one, and may not block.
     ///
     /// A node that is in the table throughout is found. One that is removed and inserted again, under
     /// another hash for instance, may be missed, while it makes no look-up miss another.
@@ -232,7 +234,7 @@ impl<T: HashNode> RcuHash<T> {
             })
     }
 
-    /// Locks what a hash falls into, for a change.
+    /// Locks the bucket of a hash, for a change.
     ///
     /// Context: no lock of rank `HashBucket` or inner; may be in a read section.
     #[track_caller]
@@ -274,7 +276,7 @@ impl<T: HashNode> RcuHash<T> {
 
     /// Nodes in the table, at some moment. Costs a load for each stripe, up to 1024.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "without a caller")]
     pub fn len(&self) -> usize {
         let len = |stripe: &Stripe| stripe.len.load(Ordering::Relaxed) as usize;
         // Relaxed: a statistic.
@@ -304,15 +306,16 @@ impl<T: HashNode> RcuHash<T> {
 
     /// Takes all nodes out, for the owner to free.
     pub fn drain(&mut self, mut take: impl FnMut(NonNull<T>)) {
-        // No read section, in which `take` could not sleep: nobody looks anything up.
+        // No read section, in which `take` could not sleep: the exclusive borrow excludes look-ups.
         let mut table = self.table.load(Ordering::Acquire);
-        // SAFETY: null or a table of this hash, of which only a change frees any: that borrows the hash.
+        // SAFETY: null or a table of this hash. Only a change frees one, and that borrows the hash.
         while let Some(at) = unsafe { table.as_ref() } {
             for head in &at.heads {
                 // Acquire, above and below: as in `search`, though the exclusive borrow has ordered it already.
                 let mut next = head.first.swap(ptr::null_mut(), Ordering::Acquire);
                 while let Some(node) = NonNull::new(next).filter(|node| !is_end(node.as_ptr())) {
-                    // SAFETY: a node of the table is valid (invariant 2), and `take` has not had it.
+                    // SAFETY: a node of the table is valid (invariant 2), and `take` has not got it
+                    // yet.
                     next = unsafe { node.as_ref() }.link().next.load(Ordering::Acquire);
                     take(node);
                 }
@@ -328,19 +331,19 @@ impl<T: HashNode> RcuHash<T> {
 
 impl<T: HashNode> Drop for RcuHash<T> {
     fn drop(&mut self) {
-        // Relaxed: borrowed exclusively. Nobody looks anything up: that borrows the table.
+        // Relaxed: borrowed exclusively, which excludes look-ups.
         let mut table = self.table.load(Ordering::Relaxed);
         while !table.is_null() {
             // SAFETY: made by `Box::into_raw`; the retired one is none of these.
             let owned = unsafe { Box::from_raw(table) };
-            // Relaxed: as above.
+            // Relaxed: borrowed exclusively.
             table = owned.next.load(Ordering::Relaxed);
         }
         self.bound.uncharge(self.charged.load(Ordering::Relaxed));
     }
 }
 
-/// What a hash falls into, locked.
+/// The locked bucket of a hash.
 #[must_use = "the lock is released when it is dropped"]
 pub struct Bucket<'a, T: HashNode> {
     table: &'a RcuHash<T>,
@@ -391,8 +394,8 @@ impl<T: HashNode> Bucket<'_, T> {
         }
     }
 
-    /// Takes a node of this hash out; false if it was not in the table. Its link stays as it is, for readers
-    /// that stand on it: it may be freed after a grace period. It may be inserted again at once.
+    /// Removes a node of this hash; false if it was not in the table. Its link is unchanged, for readers that stand
+    /// on it: it may be freed after a grace period. It may be inserted again at once.
     pub fn remove(&mut self, node: &T) -> bool {
         let mut tables = self.table.tables(&self.rcu);
         let found = tables.any(|table| table.unlink(table.bucket_of(self.hash), node));

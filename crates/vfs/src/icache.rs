@@ -9,20 +9,19 @@
 //!   └──▶ a reference      └──▶ gone
 //! ```
 //!
-//! An inode is a [`SlabArc`] of the file system's own type, in which an [`InodeLink`] is embedded; the cache
-//! owns one reference. A hit takes a reference under RCU and no lock. A miss makes the inode first, then
-//! locks one bucket, looks again and inserts it, marked new; its maker fills it and
-//! [unlocks](NewInode::unlock) it, and who finds it meanwhile waits for that.
+//! An inode is a [`SlabArc`] of the file system's own type, in which an [`InodeLink`] is embedded; the cache owns
+//! one reference. A hit takes a reference under RCU and no lock. A miss makes the inode first, then locks one
+//! bucket, looks again and inserts it, marked new; its maker fills it and [unlocks](NewInode::unlock) it, and a
+//! finder waits for that.
 //!
-//! There is no list of unused inodes. The hand of a clock goes round the slab ([`InodeCache::shrink`]):
-//! an inode that was found since the last round is spared, one that somebody holds is left alone, of
-//! the others the file system is asked.
+//! There is no list of unused inodes. A clock hand goes round the slab ([`InodeCache::shrink`]): it spares inodes
+//! that were found since its last pass, leaves held ones alone, and asks the file system about the others.
 //!
 //! # What no file system uses yet
 //!
-//! The local file systems fill an inode before it is inserted and unlock it at once. What is here for stores that are
-//! reached over a network, whose inodes are filled with I/O: an inode that is being filled (NEW), the wait for it, and
-//! a filling that fails.
+//! The local file systems fill an inode before it is inserted and unlock it at once. Network stores, whose inodes
+//! are filled with I/O, need the rest: an inode that is being filled (NEW), the wait for it, and a filling that
+//! fails.
 //!
 //! # Callbacks
 //!
@@ -30,13 +29,13 @@
 //! |---|---|---|
 //! | `test` | several times, in a read section, with or without the bucket's lock | may not block, nor take any but leaf locks; under RCU it may see an inode that is being filled, evicted, or gone: it goes by what does not change from before the insertion |
 //! | `make` | once at most, on a miss, with no lock | may block; what it returns may be thrown away, if another thread came first |
-//! | `judge` | under the bucket's lock | may not block, nor take any but leaf locks; nobody holds the inode, so nothing about it changes but by the work of others in the background |
+//! | `judge` | under the bucket's lock | may not block, and takes only leaf locks; the inode has no holders, so only background work changes it |
 //!
 //! # Invariants
 //!
 //! 1. There are never two inodes of one identity that can be found: insertion looks again under the
 //!    bucket's lock, and an inode is unhashed under it.
-//! 2. What is found by reference was filled to the end.
+//! 2. A reference returned by a look-up is to a completely filled inode.
 //! 3. Each inode lies in the cache's slab, whose pages are charged.
 //!
 //! The protocol of references and eviction is in [`link`].
@@ -77,7 +76,7 @@ pub use link::InodeLink;
 
 const WAIT_BUCKETS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 32 };
 
-/// What can be in an [`InodeCache`].
+/// An inode of an [`InodeCache`].
 ///
 /// # Safety
 ///
@@ -108,7 +107,7 @@ pub struct InodeCache<T: CachedInode> {
     evicted: ShardedCounter,
 }
 
-/// What [`InodeCache::iget`] and its kin have.
+/// The result of [`InodeCache::iget`] and its variants.
 pub enum Iget<'a, T: CachedInode> {
     /// It was there, filled.
     Found(SlabArc<T>),
@@ -130,7 +129,7 @@ pub struct InodeCacheStats {
     pub waits: u64,
     /// Inodes out of the hash that wait for their readers.
     pub limbo: u64,
-    /// Inodes that lie in pages which the bound had no room for.
+    /// Inodes in pages that the bound had no room for.
     pub uncharged: u64,
     /// Bytes charged for the pages that inodes lie in.
     pub inode_bytes: u64,
@@ -146,7 +145,7 @@ pub fn hash_ino(ino: u64) -> u64 {
 }
 
 impl<T: CachedInode> InodeCache<T> {
-    /// An empty cache, with a hash of at least so many buckets to begin with.
+    /// An empty cache, with a hash of at least this many buckets at first.
     #[must_use]
     pub fn new(buckets: usize, bound: Arc<dyn MetadataBound>) -> Self {
         Self {
@@ -177,13 +176,13 @@ impl<T: CachedInode> InodeCache<T> {
     /// The inode with this hash for which `test` says yes, or a new one that `make` makes, with that hash and
     /// so that `test` would say yes. A hit takes no lock, and a miss one.
     ///
-    /// Context: no read section, and no lock that `make`, the bound, or who fills an inode needs;
-    /// sleeps while the inode is being filled by somebody else. Never called with another [`NewInode`] in
-    /// hand, unless all do so in one order.
+    /// Context: no read section, and no lock that `make`, the bound, or a filling thread needs; sleeps while
+    /// another thread fills the inode. Never called with another [`NewInode`] in hand, unless all callers use one
+    /// order.
     ///
     /// # Errors
     ///
-    /// What `make` fails with.
+    /// The error of `make`.
     #[doc(alias = "iget5_locked_rcu")]
     pub fn iget<E>(
         &self,
@@ -222,7 +221,7 @@ impl<T: CachedInode> InodeCache<T> {
         }
     }
 
-    /// Takes what is there, filled or not.
+    /// Takes a reference of the present inode, filled or not.
     #[inline]
     fn grab(&self, hash: u64, test: &impl Fn(&T) -> bool) -> Option<SlabArc<T>> {
         {
@@ -247,7 +246,8 @@ impl<T: CachedInode> InodeCache<T> {
     ) -> Option<SlabArc<T>> {
         let inode = bucket.find(test)?;
         CachedInode::link(inode).touch();
-        // SAFETY: in the hash, under the bucket's lock: the cache's is there, and not frozen.
+        // SAFETY: in the hash, under the bucket's lock: the cache's reference exists, and is not
+        // frozen.
         Some(unsafe { SlabArc::from_borrow(inode) })
     }
 
@@ -286,14 +286,14 @@ impl<T: CachedInode> InodeCache<T> {
 
     /// An inode was taken out of the hash.
     ///
-    /// Context: the bucket's lock, or nobody else has the cache.
+    /// Context: the bucket's lock, or exclusive access to the cache.
     fn note_gone(&self, inode: &T) {
         CachedInode::link(inode).set_gone();
         // SAFETY: in the slab.
         unsafe { slab::hide(inode) };
     }
 
-    /// All inodes that are there throughout, filled ones, with references; in no order.
+    /// All filled inodes that exist throughout the call, with references; in no order.
     #[must_use]
     pub fn all(&self) -> Vec<SlabArc<T>> {
         let mut found = Vec::new();
@@ -311,7 +311,7 @@ impl<T: CachedInode> InodeCache<T> {
 
     /// Inodes that can be found, at some moment. Costs a load for each part of the hash, up to 1024.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "without a caller")]
     pub fn len(&self) -> usize {
         self.hash.len()
     }
@@ -322,7 +322,7 @@ impl<T: CachedInode> InodeCache<T> {
         self.slab.bytes()
     }
 
-    /// Inodes that there is charged room for.
+    /// Inodes that fit into charged memory.
     #[must_use]
     pub fn spare(&self) -> u64 {
         self.slab.spare()
@@ -345,7 +345,7 @@ impl<T: CachedInode> InodeCache<T> {
 
 impl<T: CachedInode> Drop for InodeCache<T> {
     fn drop(&mut self) {
-        // Nobody looks anything up: that borrows the cache.
+        // There are no look-ups: they would borrow the cache.
         self.hash.drain(|inode| {
             // SAFETY: from `insert`, and just taken out.
             let inode = unsafe { SlabArc::from_raw(inode) };
@@ -356,10 +356,10 @@ impl<T: CachedInode> Drop for InodeCache<T> {
     }
 }
 
-/// An inode that this thread fills. Whoever looks it up waits.
+/// An inode that this thread fills. Look-ups of it wait.
 ///
-/// [`unlock`](Self::unlock) says that it is filled. Dropping it without that says that the filling failed:
-/// it goes out of the cache, and those who waited look again.
+/// [`unlock`](Self::unlock) marks it filled. Dropping it without that means that the filling failed: it leaves the
+/// cache, and its waiters look again.
 #[must_use = "dropping it says that the filling failed"]
 pub struct NewInode<'a, T: CachedInode> {
     cache: &'a InodeCache<T>,
@@ -367,7 +367,7 @@ pub struct NewInode<'a, T: CachedInode> {
 }
 
 impl<T: CachedInode> NewInode<'_, T> {
-    /// Says that it is filled, and wakes who waits for it.
+    /// Marks it filled, and wakes its waiters.
     #[doc(alias = "unlock_new_inode")]
     pub fn unlock(mut self) -> SlabArc<T> {
         let inode = self.inode.take().expect("there until this or the drop");

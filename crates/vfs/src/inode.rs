@@ -1,4 +1,4 @@
-//! An inode: what a name leads to.
+//! An inode: the object behind a name.
 //!
 //! # Model
 //!
@@ -10,29 +10,29 @@
 //!    └──ops──▶ InodeOperations: the file system's own part
 //! ```
 //!
-//! An inode is one object for as long as somebody holds it, so two look-ups of one file give the
-//! same [`SlabArc`]. Its number is unique among the live inodes of its file system; with the generation
-//! it is unique for good.
+//! An inode is one object while it has a holder, so two look-ups of one file return the same [`SlabArc`]. Its
+//! number is unique among the live inodes of its file system; with the generation it is unique for good.
 //!
-//! Most files are only ever looked at. An address space is made when a file is opened, or its size
-//! set, for the first time, and stays as long as the inode; until then the size is that of the
-//! attributes. What a path walk and such a `stat` read of the inode is on its first line.
+//! Most files are only ever examined. An address space is made when a file is first opened, or its
+//! size first set, and stays as long as the inode; until then the size is that of the attributes. A
+//! path walk and such a `stat` read only the inode's first line.
 //!
 //! # Invariants
 //!
-//! 1. Data and size of a file change through its address space alone. So what was read of the
-//!    attributes while there was none is of one moment.
+//! 1. Data and size of a file change through its address space alone. So attributes that were read
+//!    while there was none are a consistent snapshot.
 //!
 //! # Locking
 //!
-//! *Protects*: `making` the making of the address space, so that a file system makes one at a time.
-//! *Order*: rank `Mapping`, before what the file system takes to make one; never held otherwise. *May
-//! block*: for I/O and for memory of the bound.
+//! *Protects*: `making` the making of the address space, so that a file system makes one at a time. *Order*: rank
+//! `Mapping`, before the file system's locks for making one; never held otherwise. *May block*: for I/O and for
+//! memory of the bound.
 //!
 //! # Memory ordering
 //!
-//! That of [`OnceLock`]: who sees an address space sees it made. Who sees, in the attributes, the
-//! time of a write sees the address space that it went through, by the sequence counter.
+//! That of [`OnceLock`]: a thread that sees an address space sees it complete. A thread that sees
+//! the time of a write in the attributes sees the address space of that write, through the sequence
+//! counter.
 //!
 //! # Safety
 //!
@@ -56,7 +56,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::ptr::{self, NonNull};
 
-/// What a name leads to.
+/// The object behind a name.
 #[repr(C, align(64))]
 pub struct Inode {
     ino: u64,
@@ -85,13 +85,13 @@ const _: () = {
     assert!(offset_of!(Inode, link) == 64);
 };
 
-/// What an inode takes besides what its file system keeps of it, in bytes, with its part of what is lost in its
-/// page: what is charged are pages.
+/// The memory of an inode besides its file system's part, in bytes, with its share of the unused rest of its page:
+/// charges are by the page.
 pub fn inode_bytes() -> u64 {
     (size_of::<Inode>() + size_of::<AttrCell>() + 128) as u64
 }
 
-/// A file system's own part of an inode: what an open file needs beyond the cache.
+/// A file system's part of an inode: operations of an open file beyond the cache.
 ///
 /// Each method may block on I/O and holds no lock of the inode's.
 pub trait InodeOperations: Any + Send + Sync {
@@ -105,9 +105,8 @@ pub trait InodeOperations: Any + Send + Sync {
     /// `ENOMEM` or `ENOSPC` if the bound has no room, those of the backing store.
     fn new_mapping(&self, inode: &Inode) -> Result<Arc<AddressSpace>, Errno>;
 
-    /// The attributes, where they are known well enough at `now` (of [`coarse_monotonic_ms`]) that
-    /// nobody need be asked. Takes no lock and no reference, so that it may run inside an RCU read
-    /// section.
+    /// The attributes, if they are valid at `now` (of [`coarse_monotonic_ms`]) without asking the
+    /// store. Takes no lock and no reference, so it may run inside an RCU read section.
     ///
     /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
     ///
@@ -122,39 +121,41 @@ pub trait InodeOperations: Any + Send + Sync {
         None
     }
 
-    /// Asks the processor for what opening the file looks at.
+    /// Prefetches the memory that opening the file reads.
     fn prefetch(&self) {}
 
-    /// A write moved the times of a regular file, maybe after its data was written back: what the store has is to be set again.
+    /// A write changed the times of a regular file, perhaps after its data was written back: the
+    /// store's times must be set again.
     fn times_moved(&self) {}
 
-    /// What a symbolic link holds, where that is known without asking. As
+    /// The target of a symbolic link, if it is known without asking. As
     /// [`InodeOperations::cached_attr`].
     fn cached_target(&self) -> Option<&OsStr> {
         None
     }
 
-    /// Clears the set-id bits before a write by somebody other than root, who is in the file's group or not: see
+    /// Clears the set-id bits before an unprivileged write, by a member of the file's group or not: see
     /// [`written_mode`](crate::written_mode).
     #[doc(alias = "file_remove_privs")]
     fn remove_privileges(&self, inode: &Inode, in_group: bool) -> Result<(), Errno>;
 
-    /// Makes the attributes and the name durable, after the data was; with `datasync` only what
-    /// is needed to find the data again.
+    /// Makes the attributes and the name durable, after the data; with `datasync` only those that
+    /// are needed to find the data again.
     fn sync(&self, inode: &Inode, datasync: bool) -> Result<(), Errno>;
 
-    /// As `fallocate(2)` in the backing store; the cache is told by the caller.
+    /// As `fallocate(2)` in the backing store; the caller updates the cache.
     fn allocate(&self, inode: &Inode, mode: FallocateMode, pos: u64, len: u64)
     -> Result<(), Errno>;
 
     /// As `lseek(2)`; `ENXIO` at or past the end of the file.
     fn seek_sparse(&self, inode: &Inode, what: SeekSparse, pos: u64) -> Result<u64, Errno>;
 
-    /// What was asked of the store when the attributes had so many doubts ([`AttrCell::doubts`]), to open the file, was asked while
-    /// somebody would have told of changes: it holds until somebody doubts.
+    /// The store was asked about the attributes, in order to open the file, when they had this many doubts
+    /// ([`AttrCell::doubts`]) and changes were reported: the answer holds until it is doubted.
     fn asked_while_watched(&self, _doubts: u32) {}
 
-    /// Has what is not cached stay readable for as long as the file is open, whatever becomes of its name. May block on I/O.
+    /// Keeps uncached data readable for as long as the file is open, even if its name goes. May
+    /// block on I/O.
     ///
     /// # Errors
     /// Those of the backing store.
@@ -162,8 +163,8 @@ pub trait InodeOperations: Any + Send + Sync {
         Ok(())
     }
 
-    /// Writes what is dirty to the backing store, without making it durable. What fails stays dirty, and is told by the file's
-    /// error sequence. May block on I/O.
+    /// Writes dirty data to the backing store, without making it durable. Data that fails stays dirty, and the
+    /// file's error sequence reports it. May block on I/O.
     fn write_back(&self, _inode: &Inode) {}
 
     /// Whether the backing store lacks something that was written. Does not block.
@@ -171,17 +172,17 @@ pub trait InodeOperations: Any + Send + Sync {
         (inode.mapping()).is_some_and(|mapping| mapping.has_unwritten())
     }
 
-    /// As [`InodeOperations::write_back`], and waits for what is being written: the backing store has all that was written before.
-    /// May block on I/O.
+    /// As [`InodeOperations::write_back`], and waits for writeback under way: the backing store has all earlier
+    /// writes. May block on I/O.
     ///
     /// # Errors
-    /// The backing store's; what it could not take stays dirty.
+    /// The backing store's; data that it did not take stays dirty.
     fn write_and_wait(&self, _inode: &Inode) -> Result<(), Errno> {
         Ok(())
     }
 
-    /// Looks at the backing store as an open does: whether others changed the file, and that was taken over. While something of ours
-    /// waits to be written, ours holds. May block on I/O.
+    /// Checks the backing store as an open does; returns whether others changed the file and the change was taken
+    /// over. While data of ours waits to be written, ours wins. May block on I/O.
     ///
     /// # Errors
     /// The backing store's; `EBUSY` if a change cannot be taken over.
@@ -208,14 +209,14 @@ pub trait InodeOperations: Any + Send + Sync {
     /// An open file was closed.
     fn released(&self, inode: &Inode, writable: bool);
 
-    /// The inode is dead: its last reference is gone, but for those that wait for RCU readers. Gives up what it
-    /// takes besides its memory, its pages and descriptors for instance. Called once at most, before the inode is
-    /// dropped; an inode whose last reference goes otherwise than by [`Inode::put`] is dropped without it.
+    /// The inode is dead: its last reference is gone, except those that wait for RCU readers. Frees its resources
+    /// besides its memory, such as pages and descriptors. Called at most once, before the inode is dropped; an
+    /// inode whose last reference goes otherwise than by [`Inode::put`] is dropped without it.
     #[doc(alias = "evict_inode")]
     fn evict(&self, _inode: &Inode) {}
 
-    /// The inode is dropped, after [`InodeOperations::evict`] or without it. Gives up what of its pages would be written for
-    /// nobody. Reclaim may be the one who drops it: does not wait, and takes no locks but leaves.
+    /// The inode is dropped, after [`InodeOperations::evict`] or without it. Discards dirty pages that could never
+    /// be read again. Reclaim may be the one that drops it: does not wait, and takes only leaf locks.
     fn dropped(&self, _inode: &Inode) {}
 }
 
@@ -244,8 +245,8 @@ impl Inode {
         }
     }
 
-    /// Drops a reference. If it is the last one, what the inode takes besides its memory is given up at once,
-    /// though readers may still look at the inode itself.
+    /// Drops a reference. The last one frees the inode's resources besides its memory at once, although readers may
+    /// still look at the inode itself.
     ///
     /// A plain drop is right too, but leaves that to the end of a grace period.
     ///
@@ -260,12 +261,12 @@ impl Inode {
         self.ino
     }
 
-    /// Tells inodes apart that had the same number one after the other.
+    /// Distinguishes inodes that had the same number one after the other.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What the inode is.
+    /// The kind of file.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
@@ -281,8 +282,8 @@ impl Inode {
         &self.names
     }
 
-    /// The pages of a regular file; `None` if it was never opened, for everything else, too. No page
-    /// was ever cached then, and nothing of ours waits to be written.
+    /// The pages of a regular file; `None` if it was never opened, and for all other kinds. Then no
+    /// page was ever cached, and no data of ours waits to be written.
     #[inline]
     pub fn mapping(&self) -> Option<&Arc<AddressSpace>> {
         self.mapping.get()
@@ -295,7 +296,7 @@ impl Inode {
     /// I/O, and reclaims memory.
     ///
     /// # Errors
-    /// `EINVAL` for what is no regular file, those of [`InodeOperations::new_mapping`].
+    /// `EINVAL` unless it is a regular file, those of [`InodeOperations::new_mapping`].
     pub fn open_mapping(&self) -> Result<&Arc<AddressSpace>, Errno> {
         match self.mapping.get() {
             Some(mapping) => Ok(mapping),
@@ -316,8 +317,8 @@ impl Inode {
         Ok(self.mapping.get_or_init(|| made))
     }
 
-    /// The attributes, where nobody need be asked: [`InodeOperations::cached_attr`], whose file system
-    /// is not called where there is a store, and nothing on its way there.
+    /// The attributes, if they are valid without asking: [`InodeOperations::cached_attr`]. The file system is not
+    /// called if there is a store and nothing is under way to it.
     #[inline(always)]
     pub fn cached_attr(&self, now: u64, attr: &mut Attr) -> bool {
         if self.attributes.is_believed(now)
@@ -349,15 +350,15 @@ impl Inode {
         self.ops.cached_attr(self, now, attr)
     }
 
-    /// Asks the processor for what opening the file looks at, side by side: the references that are taken on the way are
-    /// waited for one by one.
+    /// Prefetches the memory that opening the file reads, in parallel: the references on the way are waited for one
+    /// by one.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(ptr::from_ref(self).wrapping_byte_sub(64));
         prefetch(&*self.attributes);
         self.ops.prefetch();
         if let Some(mapping) = self.mapping.get() {
-            // What counts references comes before.
+            // The reference counts lie before the object.
             prefetch(Arc::as_ptr(mapping).wrapping_byte_sub(64));
             mapping.prefetch();
         }
@@ -428,7 +429,7 @@ impl DentryInode for Inode {
         &self.alias
     }
 
-    /// Who is told of a change of a file finds it by the name.
+    /// A report about a file finds it by the name.
     fn name_gone(&self) {
         if !self.is_directory() {
             self.attributes.unwatched();

@@ -1,4 +1,4 @@
-//! What all file systems share above the page cache: the caches of what names lead to.
+//! Shared by all file systems above the page cache: the caches of names and inodes.
 //!
 //! # Model
 //!

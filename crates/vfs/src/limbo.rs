@@ -1,4 +1,5 @@
-//! [`Limbo`]: what was unpublished and waits for its readers before it is freed; [`Reaper`]: the thread that frees it.
+//! [`Limbo`]: unpublished objects that wait for their readers before they are freed; [`Reaper`]:
+//! the thread that frees them.
 //!
 //! # Model
 //!
@@ -7,15 +8,15 @@
 //!                  one cookie   grace period over
 //! ```
 //!
-//! Each shard has the two lists. When *waiting* is empty, *filling* becomes *waiting* and takes a cookie,
-//! which hence covers all of it. [`Limbo::retire`] only adds, so it may be called under locks and in
-//! read sections; [`Limbo::tend`], which the owner calls when it holds nothing, polls once a batch is
-//! there, frees what is done, and waits for the readers when too much waits.
+//! Each shard has two lists. When *waiting* is empty, *filling* becomes *waiting* and takes a cookie, which covers
+//! all of it. [`Limbo::retire`] only adds, so it may be called under locks and in read sections. The owner calls
+//! [`Limbo::tend`] without locks: it polls once a batch is there, frees objects whose grace period is over, and
+//! waits for readers when too many objects wait.
 //!
-//! What is retired stays charged to whatever it is charged to until it is dropped. The rest would wait for ever in an
-//! idle process, and a file that nobody can open would keep its space. So a limbo that was empty wakes a file system's
-//! reaper ([`Limbo::wake_when_retired`]), which looks every [`PERIOD`] until nothing waits. The first look comes a
-//! period after the wake-up: a wake-up and a grace period for each name that goes would cost more than the name.
+//! A retired object keeps its charge until it is dropped. In an idle process the last ones would wait for ever, and
+//! an unlinked file would keep its space. So the first object in an empty limbo wakes the file system's reaper
+//! ([`Limbo::wake_when_retired`]), which looks every [`PERIOD`] until the limbo is empty. The first look comes a
+//! period after the wake-up: a wake-up and a grace period for each name would cost more than the name.
 //!
 //! # Invariants
 //!
@@ -25,19 +26,20 @@
 //!
 //! # Locking
 //!
-//! *Protects*: a shard's lock, a leaf, its lists. Items are dropped without it. *May block*: `tend` and
-//! [`Limbo::flush`] wait for readers, [`Limbo::barrier`] for others that drop items, too, and whatever dropping an item does.
+//! *Protects*: a shard's lock, a leaf, its lists. Items are dropped outside of it. *May block*: `tend` and
+//! [`Limbo::flush`] wait for readers, [`Limbo::barrier`] also for other threads that drop items, and all of them
+//! for the drop of an item.
 //!
 //! # Memory ordering
 //!
-//! The reaper's `stop` is stored with `Release` before the thread is unparked, and loaded with `Acquire`: what the owner
-//! did before is over. To unpark is to release, too: the thread sees what was retired before, and looks again if it
-//! was on its way to sleep.
+//! The reaper's `stop` is stored with `Release` before the thread is unparked, and loaded with `Acquire`: the
+//! owner's earlier actions are over. Unparking is a release too: the thread sees objects that were retired before,
+//! and looks again if it was about to sleep.
 //!
 //! # Differences from Linux
 //!
-//! `call_rcu` runs callbacks in threads that serve the whole kernel. Here callers do most of it, and each file system
-//! has a reaper of its own, so that a store that does not answer holds up no other.
+//! `call_rcu` runs callbacks in threads that serve the whole kernel. Here callers do most of the work, and each
+//! file system has a reaper, so a store that does not answer delays no other.
 
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::background::{self, Panics};
@@ -63,7 +65,7 @@ struct Lists<T> {
     waiting: Vec<T>,
     /// `Some` exactly if `waiting` is not empty.
     cookie: Option<GpCookie>,
-    /// The number of the next batch that somebody frees, and those that are being freed.
+    /// The number of the next batch to be freed, and those being freed.
     next: u64,
     freeing: Vec<u64>,
 }
@@ -88,7 +90,7 @@ impl<T> Shard<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Moves the lists on without waiting and frees what is done.
+    /// Moves the lists on without waiting and frees objects whose grace period is over.
     fn advance(&self) {
         // Ends after `done` is dropped, also by a panic.
         let _batch;
@@ -123,7 +125,7 @@ impl<T> Shard<T> {
         }
     }
 
-    /// Waits until what others free now is freed.
+    /// Waits for the batches that other threads are freeing now.
     fn wait_for_batches(&self) {
         let mut lists = self.lists.lock();
         let next = lists.next;
@@ -180,7 +182,7 @@ impl<T> Limbo<T> {
         &self.shards[foliocache_sync::thread_shard() & (SHARDS - 1)]
     }
 
-    /// Keeps `item`, which no new reader can find, until those who may have found it are gone.
+    /// Keeps `item`, which no new reader can find, until its readers are gone.
     ///
     /// Context: no lock of rank `Leaf`; may be in a read section. A [`tend`](Self::tend) follows when that
     /// is over.
@@ -199,8 +201,8 @@ impl<T> Limbo<T> {
         }
     }
 
-    /// Frees what this thread's shard holds, if there is enough to be worth it and no reader is left; waits
-    /// for the readers if there is too much. One load if there is little.
+    /// Frees the objects in this thread's shard, if there are enough to be worth it and no reader is left; waits
+    /// for the readers if there are too many. One load if there are few.
     ///
     /// Context: no lock and no read section; waits for readers now and then, and drops items.
     #[inline]
@@ -214,7 +216,7 @@ impl<T> Limbo<T> {
     #[cold]
     fn tend_slow(&self, shard: &Shard<T>) {
         shard.advance();
-        // Twice: what was filling has no cookie before the first grace period is over.
+        // Twice: the filling list gets its cookie only after the first grace period.
         for _ in 0..2 {
             if shard.len() < MOST {
                 return;
@@ -224,7 +226,7 @@ impl<T> Limbo<T> {
         }
     }
 
-    /// Frees what can be freed in all shards without waiting; how many items still wait.
+    /// Frees all objects that can be freed without waiting; returns how many still wait.
     ///
     /// Context: no lock; drops items.
     pub(crate) fn advance(&self) -> usize {
@@ -234,7 +236,7 @@ impl<T> Limbo<T> {
         self.len()
     }
 
-    /// Frees all that is retired now, but for what other threads have begun to free.
+    /// Frees everything that is retired now, except objects that other threads have begun to free.
     ///
     /// Context: no lock and no read section; **waits** for up to two grace periods, and drops items.
     pub(crate) fn flush(&self) {
@@ -247,8 +249,8 @@ impl<T> Limbo<T> {
         self.advance();
     }
 
-    /// As [`flush`](Self::flush), and waits for what other threads have begun to free: a store that does not answer
-    /// them holds up the caller, too.
+    /// As [`flush`](Self::flush), and waits for objects that other threads have begun to free: a store that does
+    /// not answer them delays the caller too.
     ///
     /// Context: as there, and not from the drop of an item.
     #[doc(alias = "rcu_barrier")]
@@ -285,7 +287,7 @@ impl<T> Drop for Limbo<T> {
     }
 }
 
-/// The thread of a file system that frees what is in its limbos. Ends soon after [`Reaper::stop`].
+/// A file system's thread that frees the objects in its limbos. Ends soon after [`Reaper::stop`].
 #[derive(Clone)]
 pub(crate) struct Reaper {
     thread: thread::Thread,
@@ -293,9 +295,9 @@ pub(crate) struct Reaper {
 }
 
 impl Reaper {
-    /// Starts the thread. It calls `reap`, which frees what it can without waiting and returns how much still
-    /// waits; with a `period`, also when nobody has woken it for so long. What a panic kept it from freeing is looked at
-    /// again. Blocks for whatever dropping an item does.
+    /// Starts the thread. It calls `reap`, which frees what it can without waiting and returns how many objects
+    /// still wait; with a `period`, it also does so after that time without a wake-up. Objects that a panic kept it
+    /// from freeing are retried. Blocks for the drop of an item.
     ///
     /// # Errors
     /// Those of starting a thread.
@@ -314,7 +316,7 @@ impl Reaper {
                     (0, None) => thread::park(),
                     _ => {}
                 }
-                // After a wake-up, too: what is given up one by one is freed together.
+                // After a wake-up too: objects that are given up one by one are freed together.
                 sleep(PERIOD);
             }
         };
@@ -358,8 +360,8 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_waits_for_what_another_thread_frees() {
-        /// Says that its drop has begun, and ends it when it is told to.
+    fn a_barrier_waits_for_another_threads_frees() {
+        /// Announces its drop, and ends it on command.
         struct Slow(mpsc::Sender<()>, mpsc::Receiver<()>, Arc<AtomicBool>);
         impl Drop for Slow {
             fn drop(&mut self) {
@@ -377,7 +379,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| while limbo.advance() > 0 {});
             begins.recv().expect("the drop begins");
-            // That does not wait: the drop has not been told to end.
+            // That does not wait: the drop has not been allowed to end.
             limbo.flush();
             drop(end);
             limbo.barrier();
@@ -412,7 +414,7 @@ mod tests {
         let panics = Arc::new(Panics::new(|_, _| {}));
         let calls = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&calls);
-        // What a call that panics left is still there for the next.
+        // The next call finds the objects of a call that panicked.
         let reap = move || match counted.fetch_add(1, Ordering::Relaxed) {
             0 | 1 => panic!("injected by the test"),
             call => usize::from(call < 5),

@@ -4,7 +4,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::fd::LockKind;
 use std::ops::Range;
 
-/// What a call that locks does if somebody else has a lock.
+/// The reaction of a locking call to a conflicting lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contended {
     /// It waits, without end.
@@ -16,14 +16,15 @@ pub enum Contended {
 /// The locks of one handle: one of the whole file (`flock(2)`), and locks of byte ranges. The two kinds know nothing of each
 /// other.
 ///
-/// Whoever gets a lock sees what others had written to the backing store by then. Before an exclusive lock ends, or becomes a shared
-/// one, what was written is in the store. Dropping this takes all of them away, in that order; in a forked child it does nothing.
+/// The holder of a new lock sees all earlier writes of others to the backing store. Before an exclusive lock ends,
+/// or becomes shared, its holder's writes are in the store. The drop releases all locks, in that order; in a forked
+/// child it does nothing.
 pub trait FileLocks: Send + Sync {
     /// Locks the file, in place of the lock that the handle has. May block for others, and on I/O.
     ///
     /// # Errors
-    /// `EAGAIN` if it is not to wait; `ENOLCK`; those of the backing store, and `EBUSY` if what others wrote cannot be
-    /// taken over: then the handle has no lock.
+    /// `EAGAIN` if it must not wait; `ENOLCK`; those of the backing store, and `EBUSY` if writes by others cannot
+    /// be taken over: then the handle has no lock.
     fn lock(&self, kind: LockKind, contended: Contended) -> Result<(), Errno>;
 
     /// Takes the lock of [`FileLocks::lock`] away, if there is one. May block on I/O.
@@ -32,7 +33,7 @@ pub trait FileLocks: Send + Sync {
     /// Those of writing to the backing store: then the lock stays.
     fn unlock(&self) -> Result<(), Errno>;
 
-    /// Locks a range, in place of what the handle has locked of it. As [`FileLocks::lock`].
+    /// Locks a range, and replaces the handle's locks there. As [`FileLocks::lock`].
     ///
     /// # Errors
     /// As [`FileLocks::lock`]; `EBADF` for a shared lock of a handle that may not read, or an exclusive one of a handle that may
@@ -50,7 +51,7 @@ pub trait FileLocks: Send + Sync {
     /// As [`FileLocks::unlock`].
     fn unlock_range(&self, range: &Range<u64>) -> Result<(), Errno>;
 
-    /// Whether somebody else has a lock in the range that excludes one of this kind.
+    /// Whether another holder has a lock in the range that conflicts with this kind.
     ///
     /// # Errors
     /// As [`FileLocks::lock_range`].

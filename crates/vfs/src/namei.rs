@@ -1,4 +1,4 @@
-//! Operations by path: what the system calls of the same names do, from a directory.
+//! Operations by path, as the system calls of the same names, relative to a directory.
 //!
 //! # Model
 //!
@@ -6,14 +6,13 @@
 //!  path ──walk──▶ directory, last name ──▶ SuperBlock's operation on the two
 //! ```
 //!
-//! The last name of an operation that makes, moves or removes it is not followed, even where a slash
-//! comes after it. What is wrong with a call is found in the kernel's order, so that a call with several
-//! faults gets the same error.
+//! The last name of an operation that makes, moves or removes it is not followed, even with a trailing slash.
+//! Errors are checked in the kernel's order, so that a call with several faults gets the same error.
 //!
 //! # Locking
 //!
-//! That of [`SuperBlock`]. Between the walk and the operation nothing is held: the operation is on the
-//! directory that the walk found, wherever that is by then.
+//! That of [`SuperBlock`]. Between the walk and the operation nothing is held: the operation is on the directory
+//! that the walk found, even if it has moved since.
 
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
@@ -40,9 +39,9 @@ pub struct Namei<'a> {
     pub start: &'a DentryRef<Inode>,
     /// Whether paths have to stay below the start.
     pub beneath: bool,
-    /// For what is made.
+    /// For creating files.
     pub ctx: OpContext,
-    /// Who asks; nobody's permissions are checked without.
+    /// The caller's; without credentials no permissions are checked.
     pub credentials: Option<&'a Credentials>,
 }
 
@@ -50,7 +49,7 @@ pub struct Namei<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[doc(alias = "open_how")]
 pub struct OpenHow {
-    /// What the file is opened for.
+    /// The access mode and flags of the open.
     pub flags: OpenFlags,
     /// It is made if it is not there.
     pub create: bool,
@@ -79,13 +78,13 @@ impl Namei<'_> {
         WalkFlags { follow, beneath }
     }
 
-    /// What `path` leads to.
+    /// The file at `path`.
     pub fn lookup(&self, path: &OsStr, follow: bool) -> Result<DentryRef<Inode>, WalkError> {
         let flags = self.flags(follow);
         self.names.lookup(self.start, path, flags, self.credentials)
     }
 
-    /// The inode that `path` leads to.
+    /// The inode at `path`.
     pub fn inode(&self, path: &OsStr, follow: bool) -> Result<SlabArc<Inode>, WalkError> {
         let flags = self.flags(follow);
         match (self.names).inode_rcu(self.start, path, flags, self.credentials) {
@@ -98,7 +97,8 @@ impl Namei<'_> {
         Ok(walked.at.inode)
     }
 
-    /// Runs `act` on what `path` leads to, again if that is gone from the store since it was looked up.
+    /// Runs `act` on the file at `path`, again if it has gone from the store since it was looked
+    /// up.
     pub fn on_inode<R>(
         &self,
         path: &OsStr,
@@ -127,21 +127,21 @@ impl Namei<'_> {
         act()
     }
 
-    /// The attributes of what `path` leads to.
+    /// The attributes of the file at `path`.
     pub fn stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
         let flags = self.flags(follow);
         self.names.stat(self.start, path, flags, self.credentials)
     }
 
-    /// What the symbolic link `path` holds.
+    /// The target of the symbolic link `path`.
     ///
     /// # Errors
-    /// `EINVAL` for what is no symbolic link.
+    /// `EINVAL` unless it is a symbolic link.
     pub fn readlink(&self, path: &OsStr) -> Result<OsString, WalkError> {
         self.on_inode(path, false, |_, inode| self.names.fs().readlink(inode))
     }
 
-    /// The directory of the last name; with `follow` of the one that symbolic links lead to.
+    /// The directory of the last name; with `follow`, after following symbolic links at the end.
     fn parent(&self, path: &OsStr, follow: bool) -> Result<Walked<Named>, WalkError> {
         let (start, flags) = (self.start, self.flags(follow));
         self.names
@@ -155,7 +155,7 @@ impl Namei<'_> {
         cached.is_some_and(|dentry| !dentry.is_negative())
     }
 
-    /// What has the last name, by the cache or else by the file system.
+    /// The file with the last name, from the cache or else from the file system.
     fn child(&self, dir: &Named, name: &OsStr) -> Result<Named, Errno> {
         let name = Name::new(name.as_encoded_bytes());
         match self.names.lookup_child(dir, &name, self.names.now()) {
@@ -221,7 +221,7 @@ impl Namei<'_> {
         })
     }
 
-    /// Gives what `existing` leads to the further name `new`, which is a path from `target`.
+    /// Gives the file at `existing` the further name `new`, which is a path from `target`.
     ///
     /// # Errors
     /// `EXDEV` if `target` is in another file system, or has other credentials.
@@ -242,8 +242,8 @@ impl Namei<'_> {
         })
     }
 
-    /// Whether one operation can be on both. Neither may do with the other's credentials what its own do not allow: they are apart
-    /// as two mounts are.
+    /// Whether one operation may use both. Neither may act with the other's credentials beyond its own: they are
+    /// separate, as two mounts are.
     fn check_together(&self, target: &Namei<'_>) -> Result<(), Errno> {
         match ptr::eq(self.names, target.names) && self.credentials == target.credentials {
             true => Ok(()),
@@ -251,7 +251,7 @@ impl Namei<'_> {
         }
     }
 
-    /// Takes a name away from what is no directory.
+    /// Removes a name of anything but a directory.
     pub fn unlink(&self, path: &OsStr) -> Result<(), WalkError> {
         self.unless_stale(|| {
             let parent = self.parent(path, false)?;
@@ -355,7 +355,7 @@ impl Namei<'_> {
         }
     }
 
-    /// Opens a regular file, and makes it if that is asked for.
+    /// Opens a regular file, and creates it if requested.
     ///
     /// # Errors
     /// Those of [`FileSystem::open`](crate::FileSystem::open), [`SuperBlock::create`] and
@@ -404,13 +404,13 @@ impl Namei<'_> {
                     self.names.forget_stale(&opened, [&there.dentry]);
                     return Ok(opened?);
                 }
-                // Somebody has taken it away since.
+                // The name was removed from outside since.
                 Err(Errno::ENOENT) if refused == Errno::EEXIST => {}
                 Err(Errno::ENOENT) => return Err(refused.into()),
                 Err(error) => return Err(error.into()),
             }
         }
-        // As if it had been there, and gone when it was to be opened.
+        // As if it had existed, and gone before the open.
         Err(Errno::ENOENT.into())
     }
 

@@ -1,10 +1,10 @@
-//! An open file: an inode, what may be done with it, and where readahead and errors stand.
+//! An open file: an inode, its access mode, and its state of readahead and errors.
 //!
 //! # Model
 //!
-//! An [`OpenFile`] is what the kernel calls an open file description. It has no position: every
-//! read and write names its own. Closing is dropping; it never fails and makes nothing durable,
-//! errors of writeback are reported by [`OpenFile::fsync`].
+//! An [`OpenFile`] is the kernel's open file description. It has no position: every read and write
+//! names its own. Closing is dropping; it never fails and makes nothing durable, errors of
+//! writeback are reported by [`OpenFile::fsync`].
 //!
 //! # Differences from Linux
 //!
@@ -48,8 +48,8 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// A handle of a regular file; its file system counts it and is told when it is dropped. Makes the
-    /// file's address space if it is the first.
+    /// A handle of a regular file; its file system counts it and is called when it is dropped. Makes the file's
+    /// address space if it is the first handle.
     ///
     /// # Errors
     /// Those of [`Inode::open_mapping`] and [`OpenFile::charge`].
@@ -82,8 +82,8 @@ impl OpenFile {
         })
     }
 
-    /// Another handle of the same file, open for the same, with readahead of its own. It is told by itself of
-    /// failures that this one has not been told of.
+    /// Another handle of the same file with the same access mode, and its own readahead. It separately reports
+    /// failures that this one has not reported.
     ///
     /// # Errors
     /// `ENOMEM` if there is no room for it.
@@ -139,7 +139,8 @@ impl OpenFile {
 
     /// Pins bytes of the file: [`AddressSpace::pin`]. If a device may write, the times of the file are as after a write.
     ///
-    /// Context: somebody holds the inode as long as the pin, and marks it changed at its end if a device may write.
+    /// Context: the inode is held as long as the pin, and marked changed at its end if a device may
+    /// write.
     ///
     /// # Errors
     /// Those of [`AddressSpace::pin`]; `EBADF` if the handle is not open for reading, or for a device's writes not for
@@ -214,7 +215,7 @@ impl OpenFile {
         self.read_on(buf, pos)
     }
 
-    /// As [`OpenFile::read_at`] where that is no hit.
+    /// As [`OpenFile::read_at`], after a miss.
     #[cold]
     fn read_on(&self, buf: &mut [u8], pos: u64) -> Result<usize, Errno> {
         self.check_read(pos)?;
@@ -251,9 +252,8 @@ impl OpenFile {
         check(self.flags.read, pos)
     }
 
-    /// Runs `with` on the bytes from `iocb.pos` on, at most `len`, where they lie in the cache; `None`,
-    /// without having run it, if they do not lie there in one piece, and for what
-    /// [`OpenFile::read_at`] refuses. Does not block.
+    /// Runs `with` on the cached bytes from `iocb.pos` on, at most `len`, in place. Returns `None`, without having
+    /// run it, if they are not contiguous in the cache, and where [`OpenFile::read_at`] would fail. Does not block.
     ///
     /// Context: `with` holds up writers of the same bytes. It must not use this cache, and should
     /// be no longer than a copy.
@@ -339,7 +339,7 @@ impl OpenFile {
         self.write_rest(buf, pos, 0)
     }
 
-    /// What is left of [`OpenFile::write_at`] when `done` bytes were a hit.
+    /// The rest of [`OpenFile::write_at`] when `done` bytes were a hit.
     #[cold]
     fn write_rest(&self, buf: &[u8], pos: u64, done: usize) -> Result<usize, Errno> {
         let iocb = &mut Iocb::at(pos + done as u64);
@@ -392,7 +392,7 @@ impl OpenFile {
         self.write_vectored_from(bufs, pos).map(|(_, n)| n)
     }
 
-    /// As [`OpenFile::write_vectored_at`]; returns where the written bytes end, too.
+    /// As [`OpenFile::write_vectored_at`]; also returns where the written bytes end.
     ///
     /// # Errors
     /// As [`OpenFile::write_at`].
@@ -502,7 +502,7 @@ impl OpenFile {
         if !allocates {
             self.mapping.punch_hole(pos, len)?;
         }
-        // After it: zeros that were asked for have their space.
+        // Afterwards: the zeroed range gets its space.
         self.inode.ops().allocate(&self.inode, mode, pos, len)?;
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) {
             self.mapping.extend(end)?;
@@ -542,7 +542,7 @@ impl OpenFile {
         }
         match advice {
             Advice::WillNeed => self.mapping.populate(pos, len)?,
-            // Pages that are all that there is of the file stay.
+            // Pages that exist nowhere else stay.
             Advice::DontNeed if self.inode.ops().keep_readable().is_err() => {}
             Advice::DontNeed => _ = self.mapping.invalidate(pos, len),
             Advice::Normal | Advice::Sequential | Advice::Random => {}

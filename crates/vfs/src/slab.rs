@@ -2,10 +2,10 @@
 //!
 //! # Model
 //!
-//! A walk over names that are not in the processor's caches waits for memory at each step. What it reads of
-//! one file after the other should be close together, and nothing else in between: one page then serves
-//! some twenty dentries, the processor's table of pages has them all, and it sees what comes next. A general
-//! allocator lays out side by side what was allocated one after the other, whatever it is.
+//! A walk over names that are not in the processor's caches waits for memory at each step. The data that it reads
+//! for consecutive files should be adjacent: one page then serves some twenty dentries, needs one TLB entry, and
+//! suits the hardware prefetcher. A general allocator puts objects side by side in the order of allocation, of
+//! whatever kind.
 //!
 //! ```text
 //!  page    header │ slot │ slot │ slot │ …        4 KiB
@@ -17,10 +17,10 @@
 //! went goes back to the supply, unless it is the only one in its ring. Before a shard takes a new page it
 //! looks for free slots in the rings of others.
 //!
-//! The bound is charged for pages, from when a page gets memory until the system has that back: so what objects
-//! leave free in pages that others keep is charged, too. Objects that are evicted together should lie together:
-//! pages are taken in the order of their addresses, and eviction goes round them in that order
-//! ([`Slab::shrink`]). What the bound refuses may be had without a charge, where the caller cannot do without.
+//! The bound is charged for pages, from when a page gets memory until it is returned to the system: free slots in
+//! pages that other objects keep are charged too. Objects that are evicted together should be adjacent: pages are
+//! taken in the order of their addresses, and eviction goes round them in that order ([`Slab::shrink`]). A caller
+//! that cannot do without gets an object that the bound refused, without a charge.
 //!
 //! # Invariants
 //!
@@ -31,9 +31,9 @@
 //!
 //! # Locking
 //!
-//! *Protects*: a shard's lock its ring and the headers of its pages; the supply's lock the lists of free
-//! pages. *Order*: rank `Leaf`, one at a time. *May block*: while the bound makes room for a page, without a lock;
-//! pages are had from the system, and given back, without one, too.
+//! *Protects*: a shard's lock its ring and the headers of its pages; the supply's lock the lists of free pages.
+//! *Order*: rank `Leaf`, one at a time. *May block*: while the bound makes room for a page; this happens without a
+//! lock, as does taking pages from the system and returning them.
 //!
 //! # Differences from Linux
 //!
@@ -42,12 +42,11 @@
 //!
 //! # Safety
 //!
-//! A slot is free or an object's. Free slots and headers are touched under their shard's lock alone
-//! (invariants 1 and 2), objects by their owners. Whoever unlocks a shard touches nothing of the pool
-//! afterwards: another may have freed the last object meanwhile, and with it the pool. (That the mutex does
-//! not touch itself after its release either is what `std` does on Linux; each `Arc<Mutex>` relies on as
-//! much.) A forked child that drops an object may wait for ever for a thread of its parent, as for any
-//! other lock.
+//! A slot is free or an object's. Free slots and headers are accessed under their shard's lock alone (invariants 1
+//! and 2), objects by their owners. After unlocking a shard, a thread accesses no part of the pool: another may
+//! have freed the last object meanwhile, and with it the pool. (That the mutex does not access itself after its
+//! release either is what `std` does on Linux; each `Arc<Mutex>` relies on as much.) A forked child that drops an
+//! object may wait for ever for a thread of its parent, as for any other lock.
 #![allow(unsafe_code)]
 
 #[cfg(any(loom, shuttle))]
@@ -78,8 +77,8 @@ use model::Pool;
 #[cfg(not(any(loom, shuttle)))]
 use page::Pool;
 
-/// What orders and hashes objects of a slab: the address. In a shuttle model a number, since addresses differ from process to
-/// process.
+/// The key that orders and hashes objects of a slab: the address. In a shuttle model a number, since addresses
+/// differ from process to process.
 #[inline(always)]
 pub(crate) fn place<T>(object: *const T) -> usize {
     #[cfg(shuttle)]
@@ -88,7 +87,7 @@ pub(crate) fn place<T>(object: *const T) -> usize {
     object.addr()
 }
 
-/// One object in so many of a page is few.
+/// Few means fewer than one in this many of a page's objects.
 const FEW: usize = 4;
 /// Pages to pass for each that is to be emptied: marks are cleared first.
 const EACH: usize = 8;
@@ -142,13 +141,13 @@ impl<T> Slab<T> {
         self.passed.load(Ordering::Relaxed) as u64
     }
 
-    /// Moves the hand on over the pages and has `evict` evict what is [cold](cold) in them, until about `nr` objects
-    /// are evicted; how many that was. Several threads may move it.
+    /// Moves the hand over the pages and has `evict` evict [cold](cold) objects, until about `nr` are evicted;
+    /// returns how many were. Several threads may move it.
     ///
-    /// It passes at most [`EACH`] times the pages that so many take, and two rounds: what has its second chance in
-    /// the first has lost it in the second. With `tires` a call that would pass less than two rounds passes a [`LESS`]
-    /// of that once nothing was found in two, until something is found again: everything is in use. So what the bound
-    /// refuses costs a bounded number of steps.
+    /// It passes at most [`EACH`] times the pages that so many objects take, and two rounds: an object gets a
+    /// second chance in the first one only. With `tires`, once two rounds found nothing, a call that would pass
+    /// less than two rounds passes a [`LESS`]th of that until something is found again: everything is in use. So an
+    /// allocation that the bound refuses costs a bounded number of steps.
     ///
     /// Context: no read section; the functions are called in one.
     pub(crate) fn shrink(
@@ -187,9 +186,8 @@ impl<T> Slab<T> {
     }
 }
 
-/// The objects of a page that are to be evicted: those that nobody holds and that were not used since they were passed
-/// the last time. Where few others would keep a page that is full they are evicted, too: they come back to a page of
-/// what is used.
+/// The objects of a page to be evicted: those without holders that were not used since the last pass. If few others
+/// would keep a full page, these are evicted too: they return to a page of objects in use.
 fn cold<'g, T>(
     page: impl Iterator<Item = &'g T>,
     is_held: impl Fn(&T) -> bool,
@@ -240,7 +238,7 @@ impl<T> Slot<T> {
     /// Makes the object.
     pub(crate) fn fill(self, value: T) -> SlabBox<T> {
         let object = self.into_memory();
-        // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
+        // SAFETY: a free slot, of the size and alignment of a `T`, and private to this function.
         unsafe { object.write(value) };
         SlabBox(object)
     }
@@ -267,7 +265,7 @@ pub(crate) struct SlabBox<T>(NonNull<T>);
 
 // SAFETY: it owns a `T`.
 unsafe impl<T: Send> Send for SlabBox<T> {}
-// SAFETY: through a shared one only a `&T` is had.
+// SAFETY: a shared one only gives out `&T`.
 unsafe impl<T: Sync> Sync for SlabBox<T> {}
 
 impl<T> SlabBox<T> {
@@ -280,7 +278,7 @@ impl<T> SlabBox<T> {
     ///
     /// # Safety
     ///
-    /// It comes from [`SlabBox::into_raw`], and nobody else frees it.
+    /// It comes from [`SlabBox::into_raw`], and is freed nowhere else.
     pub(crate) unsafe fn from_raw(object: NonNull<T>) -> Self {
         Self(object)
     }

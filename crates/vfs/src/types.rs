@@ -17,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 #[doc(alias = "NAME_MAX")]
 pub const MAX_NAME: usize = 255;
 
-/// Bits of a mode that say who may do what, set-id and sticky bits included.
+/// The permission bits of a mode, set-id and sticky bits included.
 pub const PERMISSION_BITS: u32 = 0o7777;
 /// Set-user-id bit.
 pub const S_ISUID: u32 = 0o4000;
@@ -31,7 +31,7 @@ pub const S_ISVTX: u32 = 0o1000;
 pub struct Attr {
     /// Number of the inode, unique among the live inodes of the file system; the root's is 1.
     pub ino: u64,
-    /// What the inode is.
+    /// The kind of file.
     pub kind: FileKind,
     /// The rest.
     pub attributes: Attributes,
@@ -53,12 +53,12 @@ impl DerefMut for Attr {
     }
 }
 
-/// What of [`Attr`] an inode remembers.
+/// The part of [`Attr`] that an inode remembers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permission bits ([`PERMISSION_BITS`]).
     pub mode: u32,
-    /// Names that lead to the inode.
+    /// Names of the inode.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -82,7 +82,7 @@ pub struct Attributes {
     pub btime: Option<Timespec>,
 }
 
-/// The attributes to change; what is `None` stays.
+/// The attributes to change; `None` leaves one unchanged.
 #[doc(alias = "iattr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SetAttr {
@@ -103,8 +103,8 @@ pub struct SetAttr {
 /// On whose behalf an operation is made.
 ///
 /// File systems check no permissions: the front door does (the kernel on a mount, the process
-/// itself in the library). They use this for the owner of what they create, and for clearing
-/// set-id bits when somebody other than root writes.
+/// itself in the library). They use this for the owner of new files, and for clearing set-id bits
+/// at an unprivileged write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpContext {
     /// User of the caller.
@@ -113,12 +113,12 @@ pub struct OpContext {
     pub gid: u32,
     /// Process of the caller, 0 if there is none.
     pub pid: u32,
-    /// Bits that are cleared in the mode of what is created.
+    /// Bits that are cleared in the mode of a new file.
     pub umask: u32,
 }
 
 impl OpContext {
-    /// Root without a umask: what is created belongs to user 0 with exactly the mode asked for.
+    /// Root without a umask: a new file belongs to user 0 with exactly the requested mode.
     pub const ROOT: OpContext = OpContext {
         uid: 0,
         gid: 0,
@@ -140,7 +140,7 @@ pub struct OpenFlags {
     pub append_only: bool,
     /// The file is cut to nothing when it is opened.
     pub truncate: bool,
-    /// What reads and writes bring into the cache leaves it again: [`Iocb::uncached`].
+    /// Pages that reads and writes bring into the cache leave it again: [`Iocb::uncached`].
     ///
     /// [`Iocb::uncached`]: foliocache_mm::Iocb::uncached
     pub uncached: bool,
@@ -182,7 +182,7 @@ impl OpenFlags {
         direct: false,
     };
 
-    /// Whether bytes that are there may be written over.
+    /// Whether existing bytes may be overwritten.
     #[inline]
     pub const fn overwrites(&self) -> bool {
         self.write && !self.append && !self.append_only
@@ -201,8 +201,8 @@ impl OpenFlags {
         iocb.direct |= self.direct;
     }
 
-    /// Access mode and `O_TRUNC` of the flags of `open(2)`. What `fcntl(2)` may change later is left out: whether a
-    /// call appends or is uncached is said with each. The access mode 3 allows nothing.
+    /// Access mode and `O_TRUNC` of the flags of `open(2)`. Flags that `fcntl(2)` may change later are left out:
+    /// each call says whether it appends or is uncached. The access mode 3 allows nothing.
     pub const fn from_raw(flags: i32) -> OpenFlags {
         let access = flags & 3;
         OpenFlags {
@@ -228,7 +228,7 @@ impl OpenFlags {
     }
 }
 
-/// What `fallocate` does.
+/// The operation of `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
     /// Space for the range; the size grows if the range ends beyond it.
@@ -246,7 +246,7 @@ pub enum FallocateMode {
     ZeroRangeKeepSize,
 }
 
-/// One entry of a directory, with a name of its own.
+/// One entry of a directory, with an owned name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntryBuf {
     /// As [`DirEntry::ino`].

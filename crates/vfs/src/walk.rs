@@ -213,8 +213,8 @@ fn above<M: Mode>(mode: &mut M, at: &M::At, flags: WalkFlags) -> Result<M::At, S
 
 /// Walks `path` from `start`.
 ///
-/// `to_last` says whether the walk ends before the last name, which need not be there: with
-/// [`WalkFlags::follow`] before that to which symbolic links lead, but for one with a slash after it.
+/// `to_last` says whether the walk ends before the last name, which need not exist: with [`WalkFlags::follow`],
+/// before the name that symbolic links lead to, except for one with a trailing slash.
 #[inline]
 pub(crate) fn walk<M: Mode>(
     mode: &mut M,

@@ -1,5 +1,5 @@
-//! Prints what a look-up costs: nanoseconds a load with everything in the nearest cache, the read
-//! section included or not.
+//! Prints the cost of a look-up: nanoseconds a load with everything in the nearest cache, with and
+//! without the read section.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -3,14 +3,14 @@
 //!
 //! # Model
 //!
-//! The low bits of a slot word say what it is:
+//! The low bits of a slot word give its kind:
 //!
 //! | low bits | word |
 //! |---|---|
 //! | zero | empty, if all is zero; else an entry: the pointer as [`Entry::from_ptr`] was given it |
 //! | `10` | a child node; never seen outside this crate |
 //!
-//! The head is a slot of its own kind:
+//! The head is a special slot:
 //!
 //! | low bits | word |
 //! |---|---|

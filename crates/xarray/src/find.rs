@@ -53,8 +53,8 @@ impl Extent {
 }
 
 impl XArray {
-    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
-    /// *begin* before `first`.
+    /// The first entry that overlaps `first..=last` and has `mark`, if one is given. It may *begin*
+    /// before `first`.
     ///
     /// An entry that is in the index, with the mark, from before the call until after it is never
     /// missed. An entry that is being changed at the same time may be found with its old or its new

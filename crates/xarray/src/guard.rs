@@ -29,7 +29,7 @@ use crate::xarray::{Head, Slot, XArray};
 
 /// The held xa_lock of an [`XArray`].
 ///
-/// Readers go on meanwhile and see each change as it is made. The slots of a multi-order entry
+/// Readers run concurrently and see each change as it is made. The slots of a multi-order entry
 /// change one after another, in ascending order.
 #[doc(alias = "xa_lock")]
 pub struct XaGuard<'a> {
@@ -110,7 +110,7 @@ impl<'a> Position<'a> {
         })
     }
 
-    /// Sets `mark` on the entry, which covers `index`, and on what is above.
+    /// Sets `mark` on the entry that covers `index`, and on the nodes above it.
     fn set_mark(&self, index: u64, mark: Mark) {
         for (node, slot) in self.way(index) {
             let marks = node.marks(mark);
@@ -124,7 +124,8 @@ impl<'a> Position<'a> {
         }
     }
 
-    /// Clears `mark` on the entry, which covers `index`, and above where nothing else has it.
+    /// Clears `mark` on the entry that covers `index`, and on the nodes above it where no other
+    /// entry has it.
     fn clear_mark(&self, index: u64, mark: Mark) {
         for (node, slot) in self.way(index) {
             let marks = node.marks(mark);
@@ -201,8 +202,8 @@ impl<'a> XaGuard<'a> {
         }
     }
 
-    /// The first entry that overlaps `first..=last` and has `mark`, if one is asked for. It may
-    /// *begin* before `first`.
+    /// The first entry that overlaps `first..=last` and has `mark`, if one is given. It may *begin*
+    /// before `first`.
     #[doc(alias = "xas_find_marked")]
     #[must_use]
     pub fn find(&self, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent> {

@@ -42,7 +42,7 @@
 //!     match xa.lock().insert(8, 3, entry, &mut preload) {
 //!         Ok(()) => break,
 //!         Err(InsertError::NeedNodes) => needed += 1,
-//!         Err(InsertError::Occupied) => panic!("nobody else inserts here"),
+//!         Err(InsertError::Occupied) => panic!("this is the only writer"),
 //!     }
 //! }
 //! xa.lock().set_mark(8, Mark::Dirty);

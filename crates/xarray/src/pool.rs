@@ -14,10 +14,10 @@
 //! A chunk is [`CHUNK_SIZE`] bytes, an array of nodes. The pool owns it until it gives it back, whole.
 //!
 //! The limbo is two lists. Freed nodes are added to *filling*. When *waiting* is empty, *filling*
-//! becomes *waiting* and takes one grace-period cookie, which hence covers every node in it; when
-//! that grace period is over, the nodes are free. So a node waits two grace periods at most, and
-//! the limbo needs no memory of its own. The polls are made when [`LIMBO_BATCH`] nodes are pending,
-//! or when there is no free node.
+//! becomes *waiting* and takes one grace-period cookie, which covers every node in it; when that
+//! grace period is over, the nodes are free. So a node waits two grace periods at most, and the
+//! limbo allocates nothing. It polls when [`LIMBO_BATCH`] nodes are pending, or when there is no
+//! free node.
 //!
 //! # Invariants
 //!
@@ -138,7 +138,7 @@ impl Lists {
     }
 }
 
-/// Why [`NodePool::preload`] cannot give what was asked for.
+/// Why [`NodePool::preload`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreloadError {
     /// The source refuses, and the limbo does not hold enough: make room in the bound, then try
@@ -161,7 +161,7 @@ pub struct PoolStats {
 }
 
 impl NodePool {
-    /// A pool without memory, which `source` supplies as it is needed.
+    /// An empty pool, which takes memory from `source` as it is needed.
     #[must_use]
     pub fn new(source: Box<dyn ChunkSource>) -> Self {
         Self {

@@ -20,8 +20,8 @@
 //! # Safety
 //!
 //! The unsafe operations turn words into references to nodes, inside the read section that an
-//! [`RcuReadGuard`] proves, or under the xa_lock. The methods that take no proof are for callers
-//! within this crate that have one of them for as long as they use what they get.
+//! [`RcuReadGuard`] proves, or under the xa_lock. The methods without a proof are for callers
+//! within this crate that hold one of them for as long as they use the result.
 #![allow(unsafe_code)]
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -339,7 +339,7 @@ impl fmt::Debug for Descent<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRef<'a> {
     slot: &'a AtomicUsize,
-    /// The word that was in it. In the head it tells the order as well.
+    /// The word that was in it. In the head it includes the order.
     word: usize,
 }
 

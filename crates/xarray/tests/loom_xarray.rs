@@ -2,7 +2,7 @@
 //! is one level, 4 to 15 two.
 #![cfg(loom)]
 
-// Outside the model: what any execution of it has seen.
+// Outside the model: a finding of any of its executions.
 use std::sync::atomic::AtomicBool as Flag;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -48,8 +48,8 @@ fn find(xa: &XArray, first: u64, last: u64, mark: Option<Mark>) -> Option<Extent
     xa.find(first, last, mark, &rcu::read_lock())
 }
 
-/// Runs `read` beside `write`. Neither in the first thread: what that does between a spawn and the next switch
-/// of threads counts for loom as done before, and is not interleaved.
+/// Runs `read` beside `write`. Neither runs on the first thread: its actions between a spawn and the next switch of
+/// threads are not interleaved by loom.
 fn beside(
     xa: &Arc<XArray>,
     read: impl FnOnce(&XArray) + Send + 'static,

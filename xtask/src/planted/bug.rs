@@ -1,4 +1,4 @@
-//! What is said of a planted bug, and the table that documents all of them.
+//! The description of a planted bug, and the table that documents all of them.
 
 use crate::setup::Need;
 use crate::tiers::Tier;

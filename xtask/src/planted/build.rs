@@ -51,7 +51,7 @@ impl Build {
     }
 }
 
-/// A test as the list has it, `room::program::name`.
+/// A test in the list's form, `room::program::name`.
 struct Test<'a> {
     room: &'a str,
     program: &'a str,
@@ -70,13 +70,13 @@ impl<'a> Test<'a> {
     }
 }
 
-/// A room, and a program of it.
+/// A room, and one of its programs.
 type Place = (String, String);
 
 /// Variables.
 type Environment = &'static [(&'static str, &'static str)];
 
-/// All of them, with what each finds in its environment.
+/// All of them, with the environment of each.
 pub(super) struct Programs(BTreeMap<Place, (Program, Environment)>);
 
 impl Programs {
@@ -91,7 +91,7 @@ impl Programs {
     }
 }
 
-/// Builds what `tests` are in.
+/// Builds the programs of `tests`.
 pub(super) fn programs(
     root: &Path,
     workspace: &Workspace,
@@ -120,8 +120,8 @@ pub(super) fn programs(
     Ok(Programs(built))
 }
 
-/// What cargo is to build, by its names: of all packages that the tier builds, since fewer may give dependencies other features, and
-/// have all built again.
+/// The packages for cargo to build: all that the tier builds, since a smaller set may give dependencies other
+/// features, and rebuild everything.
 fn selection(programs: &BTreeSet<&str>) -> Vec<String> {
     let mut arguments = Vec::new();
     for &name in programs {

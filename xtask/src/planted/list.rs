@@ -111,7 +111,7 @@ const BELOW: &[Bug] = &[
     bug(
         "mm",
         "flush_cleans_a_later_generation",
-        "a flush cleans what was written while it ran",
+        "a flush cleans data written while it ran",
         Unit,
         &["mm::unit::flush_generations::writes_go_on_beside_a_flush_and_need_the_next_one"],
     ),
@@ -160,21 +160,21 @@ const BELOW: &[Bug] = &[
     bug(
         "mm",
         "error_told_to_one_handle",
-        "a failed write is told to the first handle that asks",
+        "only the first handle gets the error of a failed write",
         Unit,
         &["sim::unit::fsync_truth::an_error_is_told_once_to_every_handle_open_at_the_time"],
     ),
     bug(
         "mm",
         "error_told_to_nobody",
-        "a failed write by the flusher is told to no handle",
+        "no handle gets the error of a failed write by the flusher",
         Unit,
         &["sim::unit::fsync_truth::an_error_is_told_once_to_every_handle_open_at_the_time"],
     ),
     bug(
         "mm",
         "record_acknowledged_too_early",
-        "who joins a group while its leader works returns with it",
+        "a caller that joins a group while its leader works returns with it",
         Unit,
         &["mm::unit::flush_generations::fsyncs_that_wait_for_a_flush_share_the_next_one"],
     ),
@@ -316,9 +316,9 @@ const BELOW: &[Bug] = &[
     bug(
         "mm",
         "writers_not_held_off",
-        "writers go on while what others wrote is taken over",
+        "writers go on while changes by others are taken over",
         Model,
-        &["fs::shuttle::file_locks::a_lock_is_had_beside_writers_and_shows_what_others_wrote"],
+        &["fs::shuttle::file_locks::a_lock_beside_writers_shows_writes_by_others"],
     ),
     // vfs
     bug(
@@ -338,7 +338,7 @@ const BELOW: &[Bug] = &[
     bug(
         "vfs",
         "found_gone_not_expected",
-        "a file that is found gone before that is told is not given up",
+        "a file that is found gone before the report of it is not given up",
         Model,
         &["vfs::shuttle::belief::a_file_that_is_removed_outside_is_given_up"],
     ),
@@ -368,7 +368,7 @@ const BELOW: &[Bug] = &[
         "removed_inode_found",
         "an inode is found that was just removed",
         Model,
-        &["vfs::loom::icache::a_finder_of_what_is_torn_down_comes_back"],
+        &["vfs::loom::icache::a_finder_of_a_torn_down_inode_returns"],
     ),
     bug(
         "vfs",
@@ -381,7 +381,7 @@ const BELOW: &[Bug] = &[
     bug(
         "vfs",
         "set_group_id_kept",
-        "chmod by somebody outside the group keeps the set-group-id bit",
+        "chmod by a user outside the group keeps the set-group-id bit",
         Unit,
         &["fs::credentials_beside_tmpfs::random_users_in_memory"],
     )
@@ -398,9 +398,7 @@ const BELOW: &[Bug] = &[
         "renamed_over_unwritten",
         "a rename over a file does not write the data first",
         Unit,
-        &[
-            "foliocache::unit::written_first::a_name_that_takes_the_place_of_another_comes_with_its_data",
-        ],
+        &["foliocache::unit::written_first::a_replacing_name_comes_with_its_data"],
     ),
     bug(
         "vfs",
@@ -448,7 +446,7 @@ const ABOVE: &[Bug] = &[
     bug(
         "fuse",
         "kernel_not_told_of_a_name",
-        "the kernel is not told of names that others change",
+        "the kernel is not told of names changed by others",
         System,
         &["fuse::system::news::a_change_from_outside_is_seen_within_50_ms"],
     )

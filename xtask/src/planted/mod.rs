@@ -11,9 +11,9 @@
 //! A bug is found if a test fails, dies by a signal, or hangs: runs for much longer than without it. The machine may be busy
 //! with other things. So a test that hangs runs once more, with twice the time, and so does one that fails with no bug.
 //!
-//! Only our own packages are built with the flag, by [`compile`] as cargo's `RUSTC_WORKSPACE_WRAPPER`. Cargo keeps what a wrapper
-//! makes apart from the rest, so it does not get into other programs. The unit, model and system tiers build so, too: after them
-//! nothing is left to be built.
+//! Only our own packages are built with the flag, by [`compile`] as cargo's `RUSTC_WORKSPACE_WRAPPER`. Cargo keeps
+//! a wrapper's output apart from the rest, so it does not get into other programs. The unit, model and system tiers
+//! build with the wrapper too, and leave nothing to build.
 
 mod bug;
 mod build;
@@ -37,7 +37,7 @@ pub(crate) use bug::{Bug, last, table};
 pub(crate) use build::{compile, is_compiler};
 pub(crate) use list::BUGS;
 
-/// How long a test may take beyond a few times what it takes without a bug.
+/// How long a test may take beyond a multiple of its time without a bug.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Test programs that run at the same time, at most: some of them look at the clock.
@@ -46,7 +46,7 @@ const MOST_WORKERS: usize = 4;
 /// The longest that a test may take without a bug.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// What the command was asked for.
+/// The options of the command.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     names: Vec<String>,
@@ -68,7 +68,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Whether each bug that was asked for is found, if it can be.
+/// Checks that each requested bug is found.
 pub(crate) fn run(
     arguments: &[String],
     root: &Path,
@@ -159,7 +159,7 @@ impl Ended {
     }
 }
 
-/// How a test that hangs ends with twice the time; what a busy machine held up once is no hang.
+/// How a hanging test ends with twice the time; a delay by a busy machine is no hang.
 fn patiently(
     limit: Duration,
     test: impl Fn(Duration) -> Result<Ended, String>,

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! The modules of a circle can only be read, tested and moved together. So modules stand in layers, and each uses only what
-//! is below it.
+//! The modules of a circle can only be read, tested and moved together. So modules form layers, and each uses only
+//! those below it.
 //!
 //! A module *uses* a sibling if a path in it, or in a module below it, leads to that sibling or below: a `use`, or a path that
 //! begins with `crate`, `super` or `self`. A name that is re-exported is followed to the module that defines it. Test code and the
@@ -60,7 +60,7 @@ type Module = Vec<String>;
 /// A place in the sources that makes one module use another.
 type Place = (PathBuf, usize);
 
-/// Under a parent: who uses whom, and the first place of each.
+/// For each parent: the uses among its modules, with the first place of each.
 type Uses = BTreeMap<String, BTreeMap<String, Place>>;
 
 /// Modules that use each other, and one way round: modules, each with the place where it uses the next.
@@ -297,7 +297,7 @@ impl Names {
         self.modules.contains(&module)
     }
 
-    /// The module that defines what `path` names in `from`; `None` for another crate's.
+    /// The module that defines the item `path` in `from`; `None` for another crate's.
     fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<Module> {
         let mut at = from.to_vec();
         let mut rest = path;
@@ -332,7 +332,7 @@ impl Names {
     }
 }
 
-/// What a file uses, in order of the modules.
+/// The uses of a file, in order of the modules.
 fn used(source: &Source) -> Vec<Named> {
     let (imported, ranges) = imports(&source.live);
     let bare = blank(&source.live, &ranges);

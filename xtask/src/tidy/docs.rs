@@ -40,7 +40,7 @@ const MACHINE: &[(&str, &str)] = &[
     ("/tmp/br", "ief"),
 ];
 
-/// What compiles the documents of the library.
+/// The crate that compiles the documents of the library.
 const GUIDE: &str = "crates/guide/src/lib.rs";
 
 /// The one registry that the lock file may name.
@@ -109,8 +109,8 @@ fn missing(path: &Path) -> Violation {
     Violation::new(path, 0, "documents", "is not there".to_owned())
 }
 
-/// Names of tests, and where each is: functions under `#[test]`, and what is given to a macro that
-/// makes tests of it.
+/// Names of tests and their places: functions under `#[test]`, and the arguments of macros that
+/// make tests.
 #[derive(Default)]
 pub(super) struct Tests {
     functions: BTreeMap<String, Vec<(PathBuf, usize)>>,
@@ -271,7 +271,7 @@ fn ranks(path: &Path, text: &str, code: &str) -> Vec<Violation> {
     split_top(body)
         .into_iter()
         .filter_map(|variant| {
-            // Attributes of a variant stand in brackets of their own lines.
+            // Attributes of a variant are in brackets on separate lines.
             let name = variant
                 .lines()
                 .rev()
@@ -329,7 +329,7 @@ fn uncompiled(
     let included = compiled.contains(&format!("/{}\")", named.display()));
     let is_document = path.extension().is_some_and(|e| e == "md");
     (is_document && !included).then(|| {
-        let message = format!("has Rust code that nobody compiles: list it in {by}");
+        let message = format!("has Rust code that is not compiled: list it in {by}");
         Violation::new(path, line + 1, "code", message)
     })
 }
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_nobody_compiles_is_found() {
+    fn uncompiled_code_is_found() {
         let compiled = "#[doc = include_str!(\"../../../docs/a.md\")]";
         let line = |path: &str, text: &str| {
             let path = Path::new(path);

@@ -1,4 +1,4 @@
-//! Who may depend on whom, checked from `cargo metadata`.
+//! The allowed dependencies between crates, checked from `cargo metadata`.
 //!
 //! # Model
 //!
@@ -143,7 +143,7 @@ const CLOSURE: &[(&str, &[&str])] = &[
     ("foliocache", ASYNC_AND_FUSE),
 ];
 
-/// Rooms, and what they may be built from all the same where somebody asks for the feature of that name.
+/// Rooms, and their exceptions for a feature of that name.
 const OPTIONAL: &[(&str, &str)] = &[
     // Its traits for readers and writers, which the async files implement; no runtime comes with them.
     ("foliocache", "tokio"),
@@ -211,7 +211,7 @@ pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
                 && !owners.contains(&name)
             {
                 let who = if owners.is_empty() {
-                    "nobody".into()
+                    "no crate".into()
                 } else {
                     owners.join(", ")
                 };

@@ -1,10 +1,11 @@
-//! The project's own lint: what no compiler checks, checked from the tree.
+//! The project's lint: checks of the tree that no compiler makes.
 //!
 //! # Model
 //!
-//! [`Tree`] reads every file that git tracks or would track. `edges` looks at dependencies, `publish` at
-//! what a published package needs, `modules` at what is compiled at all, `circles` at which modules use each other, `locks` at locks without a rank, `text` at the sources, `docs` at the
-//! documents and `planted` at the planted bugs. Each gives [`Violation`]s; an empty list is a tidy tree.
+//! [`Tree`] reads every file that git tracks or would track. `edges` checks dependencies, `publish` the needs of
+//! published packages, `modules` that every file is compiled, `circles` the imports between modules, `locks` that
+//! locks have a rank, `text` the sources, `docs` the documents and `planted` the planted bugs. Each returns [`Violation`]s; an empty list is a
+//! tidy tree.
 
 mod circles;
 mod docs;
@@ -112,7 +113,7 @@ fn placed(path: &Path) -> Option<(String, Area)> {
     Some((room.to_owned(), area))
 }
 
-/// What git tracks, and what it would; every file where there is no git.
+/// The files that git tracks or would track; every file without git.
 fn list_files(root: &Path) -> Result<Vec<PathBuf>, String> {
     let git = Command::new("git")
         .args([

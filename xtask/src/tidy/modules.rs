@@ -3,8 +3,8 @@
 //! # Model
 //!
 //! A walk from each target's root along `mod name;`, `#[path]` and `include!`. A file that no walk
-//! meets is dead: it is in the tree, but nobody compiles it. A file met only below `#[cfg(test)]`
-//! is test code, whatever its name.
+//! meets is dead: it is in the tree, but never compiled. A file met only below `#[cfg(test)]` is
+//! test code, whatever its name.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_declares_is_dead() {
+    fn an_undeclared_file_is_dead() {
         let mut sources = vec![
             source("crates/mm/src/lib.rs", "//! A.\nmod folio;\n"),
             source("crates/mm/src/folio.rs", "//! B.\n// mod forgotten;\n"),

@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Each bug is planted, in its crate, and what is planted is in the list, once.
+/// Each listed bug is planted in its crate, and each planted one is listed, once.
 fn places(sources: &[Source], bugs: &[Bug]) -> Vec<Violation> {
     let list = Path::new(LIST);
     let report = |message| Violation::new(list, 0, "planted bugs", message);

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A package of ours may be published unless its manifest says `publish = false`. Then a registry needs to know more
-//! of it, and everything that it is built from must be published, too: a dependency on a path alone is none.
+//! A package may be published unless its manifest says `publish = false`. Then a registry needs more fields, and
+//! all its dependencies must be published too: a dependency by path alone is not.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{Violation, array, string};
 
-/// What each package says of itself.
+/// Fields that each package has.
 const ALWAYS: &[&str] = &["description", "license"];
-/// What a package says besides that may be published.
+/// Further fields of a package that may be published.
 const PUBLISHED: &[&str] = &["readme", "rust_version"];
 /// Lists of words that it has.
 const WORDS: &[&str] = &["keywords", "categories"];
@@ -67,7 +67,7 @@ pub(crate) fn check(metadata: &Value) -> Vec<Violation> {
                     ));
                 }
             } else if !by_path_alone && (!published(on) || on == string(package, "name")) {
-                // A development dependency by path alone is left out of what is published.
+                // A development dependency by path alone is left out of the published package.
                 report(format!(
                     "its tests depend on a version of {on} that is not there before it"
                 ));

@@ -1,4 +1,4 @@
-//! Rust source as the tidy checks see it: comments and literals blanked, test code told apart.
+//! Rust source as the tidy checks see it: comments and literals blanked, test code marked.
 //!
 //! # Model
 //!
@@ -37,12 +37,12 @@ pub(crate) struct Source {
     pub(crate) area: Area,
     /// Reached through `#[cfg(test)]` only; `true` for all of [`Area::Outer`].
     pub(crate) test: bool,
-    /// The root of a crate: `lib.rs`, `main.rs`, or what a target names.
+    /// The root of a crate: `lib.rs`, `main.rs`, or the path in a target.
     pub(crate) root: bool,
     pub(crate) text: String,
     pub(crate) code: String,
     pub(crate) live: String,
-    /// What `live` blanks.
+    /// The ranges that `live` blanks.
     pub(crate) test_regions: Vec<Range<usize>>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }
 
-/// Offsets at which `word` stands alone: what is before and after it belongs to no identifier.
+/// Offsets of `word` as a whole word: its neighbours belong to no identifier.
 pub(crate) fn find_word(code: &str, word: &str) -> Vec<usize> {
     let bytes = code.as_bytes();
     code.match_indices(word)
@@ -346,7 +346,7 @@ fn past_item(code: &str, from: usize) -> usize {
     bytes.len()
 }
 
-/// Whether what stands here is an item or a statement, not a field, variant or argument.
+/// Whether an item or a statement begins here, not a field, variant or argument.
 fn is_item(code: &str) -> bool {
     const WORDS: [&str; 17] = [
         "mod",

@@ -3,19 +3,19 @@
 //!
 //! # Model
 //!
-//! *Hits*: a file four times the bound, all of it in a cache of its own that holds it, read in from front to back, so that
-//! its folios are large; for 64 bytes also read in page by page, at random, so that each page has a folio of its
-//! own. Ours one by one, in batches of 8 and of 64; the kernel's, of the same file in its page cache: pread(2), a loop
-//! over a mapping, and an io_uring, 64 reads at once. Pages of 4 KiB are also viewed one by one, and copied out of the
-//! view as they are out of the mapping. All read the same places, one thread each; there is no list of them, which
-//! would come to be in the processor's caches with all that it leads to.
+//! *Hits*: a file four times the bound, completely in a cache that holds it, read in from front to back, so that
+//! its folios are large; for 64 bytes also read in page by page at random, so that each page has a separate folio.
+//! Ours one by one, in batches of 8 and of 64; the kernel's, of the same file in its page cache: pread(2), a loop
+//! over a mapping, and an io_uring, 64 reads at once. Pages of 4 KiB are also viewed one by one, and copied out of
+//! the view as they are out of the mapping. All read the same places, one thread each. They are not in a list,
+//! which would pull itself and its targets into the processor's caches.
 //!
 //! *Misses*: a cache of the bound's size. Ours one by one and in batches of 64; the kernel's are processes in
-//! memory cgroups of that size: pread, a mapping with `MADV_RANDOM`, and an io_uring, 64 reads submitted at once and all waited
-//! for, through the kernel's cache and past it (`O_DIRECT`, which reads whole pages and keeps none). The ratio
-//! is with the better of the rings. All have the same trace, and go on from turn to turn with what is cached, also
-//! when the length of the reads changes; before the first turn each has read twice as many pages as the file has, or
-//! for twenty times the time of a turn. Latencies are of a batch.
+//! memory cgroups of that size: pread, a mapping with `MADV_RANDOM`, and an io_uring, 64 reads submitted at once
+//! and all waited for, through the kernel's cache and past it (`O_DIRECT`, which reads whole pages and keeps none).
+//! The ratio is with the better of the rings. All have the same trace and keep their caches from turn to turn, also
+//! when the length of the reads changes; before the first turn each has read twice as many pages as the file has,
+//! or for twenty times the length of a turn. Latencies are those of a batch.
 
 use foliocache::{File, MappingFaults};
 
@@ -44,7 +44,7 @@ const FILE_RING: &str = "data-of-the-ring";
 
 const SEED: u64 = 44;
 
-/// Lengths of reads: bytes, row, and what ratios end with.
+/// Lengths of reads: bytes, row, and suffix of the ratios.
 const SIZES: [(usize, &str, &str); 4] = [
     (8, "read 8 B", "_8"),
     (64, "read 64 B", ""),
@@ -142,7 +142,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     })
 }
 
-/// Reads of a cached file; row, bytes, and what ratios end with.
+/// Reads of a cached file; row, bytes, and suffix of the ratios.
 fn hits(
     place: &Place,
     file: &Arc<File>,

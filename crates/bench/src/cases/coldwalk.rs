@@ -1,11 +1,11 @@
-//! Walks of trees on a disk that are larger than the cache: no name is cached when it is asked for.
+//! Walks of trees on a disk that are larger than the cache: each name is a miss.
 //!
 //! # Model
 //!
-//! The test of the kernel's change by which its inode hash came to be looked up under RCU: each thread walks a tree of
-//! its own, directory by directory, and stats each file once. No name is cached when it is asked for; the directories on the
-//! way are. The original has 20 threads with 1,000 directories of 1,000 files each
-//! (`--threads 20 --dirs 1000 --files 1000 --memory 4G`).
+//! The test from the kernel's change that moved look-ups of the inode hash under RCU: each thread walks its tree,
+//! directory by directory, and stats each file once. Each name is a miss; the directories on its path are cached.
+//! The original has 20 threads with 1,000 directories of 1,000 files each (`--threads 20 --dirs 1000 --files 1000
+//! --memory 4G`).
 //!
 //! Before each turn the kernel drops its dentries and inodes (that needs root), for both sides: below ours it has to find
 //! each name as well. Ours begins with a new cache, with default settings but for a bound that holds less than half of the
@@ -83,7 +83,7 @@ fn walk_all(folder: &Folder, bound: Option<u64>, trees: Trees) -> io::Result<Out
     })
 }
 
-/// Walks all trees once; `user` makes what stats a file of a thread's tree.
+/// Walks all trees once; `user` makes the function that stats a file of a thread's tree.
 fn walk<F>(trees: Trees, user: impl Fn(usize) -> io::Result<F>) -> io::Result<Outcome>
 where
     F: FnMut(&FilePath) -> io::Result<()> + Send,

@@ -3,10 +3,10 @@
 //! # Model
 //!
 //! A pass makes a tenth of all files, 4 KiB each. Ours over a directory with room for all of them; the kernel's
-//! with `openat(2)`, `write(2)` and `close(2)` in a tree of the same shape. Both start from a descriptor of the tree.
-//! Neither waits for the medium at the end. Ours makes the files durable as it goes, in a thread of its own; the
-//! kernel's data is still in its cache. Each turn begins with nothing to be written. What ours has left after its
-//! turn is made durable outside the clock: its threads are idle in the others' turns.
+//! with `openat(2)`, `write(2)` and `close(2)` in a tree of the same shape. Both start from a descriptor of the
+//! tree. Neither waits for the medium at the end. Ours makes the files durable meanwhile, on a background thread;
+//! the kernel's data is still in its cache. Each turn begins without dirty data. After a turn of ours, the rest is
+//! made durable outside the clock: its threads are idle in the others' turns.
 //!
 //! No tree is removed before the end. ext4 does not use the number of a removed inode again for minutes, and
 //! a creation in the same block group looks at each such number: the first files after a removal took 7 ms each.
@@ -32,13 +32,13 @@ use crate::latency::Latency;
 use crate::place::find_memory;
 use crate::threads::on_threads;
 
-/// Bytes of a file, and for the room that is asked for.
+/// Bytes of a file, and for the estimate of the room.
 const LEN: usize = 4096;
 
 /// How the kernel makes a file.
 const NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL);
 
-/// Trees made so far: each has a path of its own, or files would be made that are there.
+/// Trees made so far: each needs a new path, so that no file exists before.
 static TREES: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
@@ -127,13 +127,13 @@ pub(super) fn create(makers: &Rc<RefCell<Makers>>, skip: Option<usize>, n: usize
 #[derive(Clone, Copy)]
 pub(super) struct Ours {
     pub(super) memory: u64,
-    /// The soft limit of open files that it gets to see, if not the process's. It stays until the
-    /// case is over.
+    /// The soft limit of open files for the contestant; `None` keeps the process's. It holds until
+    /// the case ends.
     pub(super) descriptors: Option<u64>,
 }
 
 impl Ours {
-    /// A cache of its own over a directory, with default settings.
+    /// A new cache over a directory, with default settings.
     pub(super) fn open(self, path: &Path) -> io::Result<(Directory, Cache)> {
         if let Some(descriptors) = self.descriptors {
             fd::set_open_file_limit(descriptors)?;
@@ -185,7 +185,7 @@ impl Makers {
     /// An empty tree; the old one stays on the disk.
     pub(super) fn fresh(&mut self) -> io::Result<()> {
         self.tree = None;
-        // Relaxed: a number that nobody else has, no more.
+        // Relaxed: it only has to be a unique number.
         let number = TREES.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.join(number.to_string());
         for dir in 0..self.dirs * self.threads {
@@ -243,7 +243,7 @@ impl Makers {
         Ok(Times::drain(all.iter_mut()))
     }
 
-    /// Makes durable what was made, files and names.
+    /// Makes the new files and names durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         match &self.tree {
             Some(Tree {

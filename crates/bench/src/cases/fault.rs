@@ -19,8 +19,8 @@
 //! | foliocache inline, huge pages | the same, in huge pages of the kernel's pool, if `vm.nr_hugepages` has enough | 64 |
 //! | foliocache, locked, untracked | kept in memory, in huge pages, and mapped without faults of ours | the kernel's: 64 |
 //!
-//! Ours are written in pieces of 4 MiB, which makes folios of 2 MiB: what differs between 4 KiB, 64 KiB and 2 MiB is
-//! `fault_around_bytes` alone. Ratios with the kernel are those of the inline mode.
+//! Ours are written in pieces of 4 MiB, which makes folios of 2 MiB: only `fault_around_bytes` differs between 4
+//! KiB, 64 KiB and 2 MiB. Ratios with the kernel are those of the inline mode.
 //!
 //! Random reads are in [`map_random`](super::map_random).
 
@@ -58,7 +58,7 @@ const OURS_HUGE: &str = "foliocache inline, huge pages";
 const OURS_ON_EXT4: &str = "foliocache inline, on ext4, 2 MiB";
 const UNTRACKED: &str = "foliocache, locked, untracked";
 
-/// Ours by what a fault maps at most, in bytes: orders 0, 4 and 9; and those without faults of ours.
+/// Ours by the most bytes that a fault maps: orders 0, 4 and 9; and those without faults of ours.
 const OURS_INLINE: [(&str, Kind); 6] = [
     (INLINE_4K, Kind::Around(4 << 10)),
     (INLINE_64K, Kind::Around(64 << 10)),
@@ -130,7 +130,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     Ok(plan)
 }
 
-/// Files to map, each with the name of its variant. Adds to the plan where they are, and what is left out.
+/// Files to map, each with the name of its variant. Adds their places to the plan, and notes about
+/// those left out.
 fn files(
     settings: &Settings,
     len: usize,
@@ -199,7 +200,7 @@ pub(super) fn can_map(faults: MappingFaults) -> foliocache::Result<()> {
     file.map(.., MapAccess::Read).map(drop)
 }
 
-/// Maps, accesses and unmaps a file, over and over for so long.
+/// Maps, accesses and unmaps a file repeatedly, for `time`.
 fn map_and_touch(file: &LoopFile, access: Access, time: Duration) -> io::Result<Outcome> {
     let meter = Meter::start();
     let (start, mut pages) = (Instant::now(), 0);

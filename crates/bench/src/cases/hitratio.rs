@@ -3,9 +3,9 @@
 //! # Model
 //!
 //! All three read the same pages, one at a time, and keep the same number of pages: as many as ours
-//! holds within the bound when it is full, its tables having taken their part. Ours is the whole
-//! cache, over a file on a tmpfs and told that reads are random, so that a hit is the policy's and
-//! not readahead's. Each turn begins with empty caches; the first part of a trace is not counted.
+//! holds within the bound when it is full, besides its tables. Ours is the whole cache, over a file
+//! on a tmpfs with random advice, so that a hit is due to the policy and not to readahead. Each
+//! turn begins with empty caches; the first part of a trace is not counted.
 //!
 //! | trace | pages | what it asks for |
 //! |---|---|---|
@@ -31,17 +31,17 @@ use crate::trace::{Given, build, cycle, database, web, zipf_and_scan};
 /// The file.
 const FILE: &str = "data";
 
-/// The file is so many times what is kept.
+/// The file is this many times the capacity.
 const FILE_PER_CAPACITY: u32 = 20;
 
-/// Reads of a trace are so many times what is kept.
+/// Reads of a trace, as a multiple of the capacity.
 const READS_PER_CAPACITY: usize = 40;
 
 type MakePolicy = fn(&Bed) -> io::Result<Box<dyn Policy>>;
-/// Takes what is kept, the reads of a trace, and a seed.
+/// Arguments: the capacity, the reads of a trace, and a seed.
 type MakeTrace = fn(u32, usize, u64) -> Vec<u32>;
 
-/// Traces: row, what ratios end with, and what makes it.
+/// Traces: row, suffix of the ratios, and generator.
 const TRACES: [(&str, &str, MakeTrace); 5] = [
     ("zipf and scans", "mix", |kept, reads, seed| {
         let end = FILE_PER_CAPACITY * kept;
@@ -86,7 +86,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let most = (memory / PAGE as u64) as u32;
     let pages = (most * FILE_PER_CAPACITY).max(given.as_ref().map_or(0, |given| given.pages));
     let capacity = set_up("a file on a tmpfs", || {
-        // Without blocks: what is read does not matter here, and zeros cost no memory.
+        // Without blocks: the bytes do not matter here, and zeros cost no memory.
         let file = fs::File::create(folder.path().join(FILE))?;
         file.set_len(u64::from(pages) * PAGE as u64)?;
         Ours::capacity(&folder, memory)
@@ -104,7 +104,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         }
     }
     let traces = match given {
-        // It is read as it is.
+        // It is used unchanged.
         Some(_) => vec![("given trace", "given", None)],
         None => (TRACES.into_iter())
             .map(|(name, id, make)| (name, id, Some(make)))
@@ -122,7 +122,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     };
     for (name, id, make) in traces {
         let [ours, lru, quick] = POLICIES.map(|(variant, policy)| {
-            // Turns so far, the seed of the next trace: those who are compared get the same ones.
+            // Turns so far, the seed of the next trace: all contestants get the same ones.
             let (bed, mut turns) = (Rc::clone(&bed), 0);
             let reads = move || {
                 let reads = READS_PER_CAPACITY * bed.capacity as usize;

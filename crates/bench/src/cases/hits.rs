@@ -1,14 +1,15 @@
-//! Reads at random of the first 16 KiB to 1 GiB of a cached file: what a hit costs when memory is far away.
+//! Random reads of the first 16 KiB to 1 GiB of a cached file: the cost of a hit when memory is far
+//! away.
 //!
 //! # Model
 //!
-//! Reads of 64 bytes and of 4 KiB by one thread, at places at random: ours, the kernel's pread(2), and a copy out of its
-//! mapping, all of one file on the disk with random bytes, all of it in memory. A small set is in the processor's caches
-//! with all that leads to it; a large one is not: there each read waits for the bytes, and ours for its descriptors, too,
-//! where the kernel's call waits for its own and a mapping for page tables.
+//! One thread reads 64 bytes and 4 KiB at random places: ours, the kernel's pread(2), and a copy out of its
+//! mapping, all of one file on the disk with random bytes, completely in memory. A small set is in the processor's
+//! caches with all its metadata. In a large one each read waits for the bytes, and besides ours for its
+//! descriptors, the kernel's call for its own, and a mapping for page tables.
 //!
-//! Ours is with default settings but for the bound, which holds two such files. One was read from front to back, so its
-//! folios are large; the other page by page at random, so that each page has a folio of its own. `--memory` is the
+//! Ours has default settings except for the bound, which holds two such files. One was read from front to back, so
+//! its folios are large; the other page by page at random, so each page has a separate folio. `--memory` is the
 //! largest set.
 
 use crate::cached::{Folios, hits, kernels, read_in};
@@ -22,7 +23,7 @@ const OURS_PAGES: &str = "foliocache, folios of 4 KiB";
 const LARGE: &str = "large";
 const PAGES: &str = "pages";
 
-/// Working sets: bytes, row, what ratios end with.
+/// Working sets: bytes, row, suffix of the ratios.
 const SETS: [(u64, &str, &str); 5] = [
     (16 << 10, "16 KiB", "16k"),
     (256 << 10, "256 KiB", "256k"),

@@ -9,11 +9,12 @@
 //! - *cached*: the same, of shards that the memory holds;
 //! - *epochs*: all shards in an order at random, each from front to back by 256 KiB, and again in another order.
 //!
-//! Beside ours is what loaders have today: `O_DIRECT` by an io_uring, in batches and with 64 requests under way all the time, a mapping
-//! (`MADV_RANDOM`, but for epochs), and pread(2). Each is a process in a memory cgroup of one size, which holds all that it needs: our bound
-//! is smaller by what the process and the cache's descriptors take. All take turns, and go on from turn to turn with what is cached. A
-//! ratio with `O_DIRECT` is with the better of the two rings, but latencies are of batches. What each had read from the device is what the kernel
-//! counts for its process.
+//! Ours runs beside today's loaders: `O_DIRECT` through an io_uring, in batches and with 64 requests always in
+//! flight, a mapping (`MADV_RANDOM`, except for epochs), and pread(2). Each is a process in a memory cgroup of one
+//! size, which covers all its memory: our bound is smaller by the memory of the process and of the cache's
+//! descriptors. All take turns, and keep their caches from turn to turn. A ratio with `O_DIRECT` is with the better
+//! of the two rings, but latencies are those of batches. The bytes read from the device are those that the kernel
+//! counts for each process.
 
 use crate::cases::prelude::*;
 use crate::readers::{MANY, Set, Way};
@@ -27,7 +28,7 @@ const LEAST: u64 = 32 << 20;
 
 const SEED: u64 = 45;
 
-/// Of the memory, what the process of ours needs beside its bound.
+/// Our bound: the memory less the needs of the process.
 fn bound(memory: u64) -> u64 {
     memory - memory / 8 - (8 << 20)
 }
@@ -46,8 +47,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let ours = Way::Ours {
         bound: bound(memory),
     };
-    // The sets, and who reads each, a process for each list: pages that one process has in the kernel's cache do not count
-    // in another's cgroup.
+    // The sets, and the readers of each, a process for each list: pages that one process has in the kernel's cache
+    // do not count in another's cgroup.
     let sets: [(&str, &[&[_]]); 3] = [
         (
             "shard",

@@ -2,13 +2,13 @@
 //!
 //! # Model
 //!
-//! Threads read 64 bytes at a time of random pages, all alike or by popularity (zipf, θ = 0.99), of a file four
-//! times the bound, on the disk and on a compressed disk in memory. Ours are mappings of caches with that bound, one
-//! for each way to resolve faults, without advice. The kernel's side is a process in a memory
-//! cgroup of the bound's size, with its default advice (a miss reads what lies around, as much as the device's
-//! `read_ahead_kb` says) and with `MADV_RANDOM` (a miss reads its page). All read the same traces, each from a file of
-//! its own that was in no cache, and go on from turn to turn with what is cached; before the first turn each
-//! has read twice as many pages as the file has, or for ten times the time of a turn.
+//! Threads read 64 bytes at a time of random pages, uniformly or by popularity (zipf, θ = 0.99), of a file four
+//! times the bound, on the disk and on a compressed disk in memory. Ours are mappings of caches with that bound,
+//! one for each way to resolve faults, without advice. The kernel's side is a process in a memory cgroup of the
+//! bound's size, with its default advice (a miss reads around, as far as the device's `read_ahead_kb` says) and
+//! with `MADV_RANDOM` (a miss reads its page). All read the same traces, each from a separate file that no cache
+//! had, and keep their caches from turn to turn; before the first turn each has read twice as many pages as the
+//! file has, or for ten times the length of a turn.
 //!
 //! The kernel's hits are the reads that were no major fault; ours, those that read no page. Ratios with the kernel are
 //! those of the inline mode.
@@ -27,12 +27,12 @@ const READ: usize = 64;
 /// Of all traces.
 const SEED: u64 = 43;
 
-/// Files: what one side has read is in no cache for the others.
+/// A separate file for each side, so that neither finds the other's pages in a cache.
 const FILE_DEFAULT: &str = "data-of-the-kernels";
 const FILE_RANDOM: &str = "data-advised";
 const FILE_OURS: &str = "data";
 
-/// Adds the matches, and what is left out.
+/// Adds the matches, and notes about those left out.
 pub(super) fn plan(settings: &Settings, plan: &mut Plan) -> Result<(), BenchError> {
     plan.notes.push(
         "mappings of ours are of directories opened read-only, since their caches are several"

@@ -1,4 +1,4 @@
-//! The cases: a table of them, and what several of them call alike.
+//! The cases: a table of them, and their shared helpers.
 
 mod batch;
 mod coldwalk;
@@ -72,7 +72,7 @@ const KERNEL_DEFAULT: &str = "kernel mmap, cgroup";
 /// The same, advised that reads are at random.
 const KERNEL_RANDOM: &str = "kernel mmap, MADV_RANDOM, cgroup";
 
-/// The file of a case on files is so many times the bound.
+/// The file of a case on files, as a multiple of the bound.
 const FILE_PER_MEMORY: u64 = 4;
 
 const TREES_ON_DISK: Uses = Uses::MEMORY.and(Uses::DIR).and(Uses::TREE);

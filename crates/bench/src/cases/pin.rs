@@ -2,13 +2,13 @@
 //!
 //! # Model
 //!
-//! The reader of the seed's figures: 4 KiB each, in order, 64 in flight, past the kernel's cache, on an io_uring of its own.
-//! It reads into folios of one page of a file of ours, in three ways: they are pinned once for all, so that a
-//! request costs nothing; each request pins its folio and unpins it at its completion; and the same, with the folio
-//! taken off reclaim's queue at the pin and put back at the unpin, as the seed had it. A turn reads for a while and goes
-//! on in the source where the last one stopped.
+//! The reader of the seed's figures: 4 KiB each, in order, 64 in flight, past the kernel's cache, on a private
+//! io_uring. It reads into folios of one page of a file of ours, in three ways: they are pinned once for all, so
+//! that a request costs nothing; each request pins its folio and unpins it at its completion; and the same, with
+//! the folio taken off reclaim's queue at the pin and put back at the unpin, as the seed did. A turn reads for a
+//! while and continues in the source where the last one stopped.
 //!
-//! The pin of a cached page is also timed alone, beside a clone and drop of an `Arc` that nobody else uses.
+//! The pin of a cached page is also timed alone, beside a clone and drop of an uncontended `Arc`.
 //!
 //! # Safety
 //!
@@ -75,7 +75,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
             let turn = move || {
                 let done = reader.borrow_mut().run(way);
                 if done.is_err() {
-                    // Requests may be under way, and write to what is pinned: for ever then.
+                    // Requests in flight may write to the pinned pages, so these stay pinned for
+                    // ever.
                     std::mem::forget(Rc::clone(&reader));
                 }
                 done
@@ -93,7 +94,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     Ok(plan)
 }
 
-/// A file of cached pages, each in a folio of its own.
+/// A file of cached pages, each in a separate folio.
 fn buffers(place: &Place) -> Result<Rc<File>, BenchError> {
     place.make(BUFFERS, (DEPTH * PAGE) as u64)?;
     set_up(BUFFERS, || {

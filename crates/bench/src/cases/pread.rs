@@ -6,13 +6,13 @@
 //! the copy is nothing and the way to it all; beside them a copy out of the kernel's mapping. Buffers are on a page
 //! boundary for all. One page is in the processor's nearest cache: [`hits`](super::hits) reads more.
 //!
-//! Scaling: one page read by several threads, over the same by one, divided by what a bare copy of
-//! the page gains by so many threads. Whatever the readers write that others share shows there;
-//! processors that share a core do not, since the copies share it too. So for two threads that read at
-//! places of their own through one handle. Crowd: four threads for each processor, over one for each. The threads of a crowd
-//! share what there is one of for each processor.
+//! Scaling: one page read by several threads, over the same by one, divided by the gain of a bare copy of the page
+//! by as many threads. It shows the shared cache lines that the readers write; processors that share a core do not
+//! show, since the copies share it too. The same for two threads that read different places through one handle.
+//! Crowd: four threads for each processor, over one for each. The threads of a crowd share everything that exists
+//! once for each processor.
 //!
-//! Reads of 4, 8 and 16 KiB beside the bare copy of the same bytes show what is around the copy.
+//! Reads of 4, 8 and 16 KiB beside the bare copy of the same bytes show the cost around the copy.
 
 use std::iter::repeat_with;
 use std::os::unix::fs::FileExt;

@@ -1,15 +1,15 @@
-//! Overwrites of one page: 4 KiB at offset 0, each thread in a file of its own.
+//! Overwrites of one page: 4 KiB at offset 0, each thread in a separate file.
 //!
 //! # Model
 //!
 //! The loop of will-it-scale's pwrite1, on memfs and on tmpfs. The buffer is on a page boundary for
 //! both.
 //!
-//! Ours against the kernel's by one thread, and by several; and ours against ours with the source
-//! faulted in before the call, which is the older order. For that alone the cache has fault handlers, which it has not by
-//! default: to fault a source in is one access a page then, as it is in the kernel; without, it is a system call, and
-//! the older order would look far worse than it was. Writes of 4, 8 and 16 KiB beside the bare copy of the same bytes show
-//! what is around the copy.
+//! Ours against the kernel's by one thread, and by several; and ours against ours with the source faulted in before
+//! the call, which is the older order. Only for this the cache has fault handlers, which are off by default: with
+//! them faulting a source in is one access a page, as it is in the kernel; without them it is a system call, and
+//! the older order would look far worse than it was. Writes of 4, 8 and 16 KiB beside the bare copy of the same
+//! bytes show the cost around the copy.
 
 use foliocache_sys::usercopy;
 use std::os::unix::fs::FileExt;
@@ -48,7 +48,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     Ok(matches.into())
 }
 
-/// Each thread in a file of its own.
+/// Each thread in a separate file.
 fn against_kernel(
     files: &Ours,
     threads: usize,

@@ -1,12 +1,12 @@
-//! Pages of a file four times the memory bound, by popularity, read by several threads; and what
-//! awaiting a hit costs.
+//! Pages of a file four times the memory bound, by popularity, read by several threads; and the
+//! cost of awaiting a hit.
 //!
 //! # Model
 //!
 //! Reads of 4 KiB with a zipf distribution of θ = 0.99, scattered over the file, by eight threads,
-//! each with a handle of its own and no advice given. Ours and the kernel's read the same traces,
-//! each from a file of its own, and go on from turn to turn with what is in their caches; both have
-//! read twice as many pages as the file has before the first turn.
+//! each with a separate handle and no advice. Ours and the kernel's read the same traces, each from
+//! a separate file, and keep their caches from turn to turn; both have read twice as many pages as
+//! the file has before the first turn.
 //!
 //! The kernel's side is a process in a memory cgroup of the bound's size. Its hits are the reads
 //! that were not read from the disk. `O_DIRECT` reads the same trace past both caches, by each thread one read at a
@@ -27,7 +27,7 @@ use crate::readers::{Ours, Reader, Set, Way};
 use crate::reads::{Read, Reads, Shape, Source, Trace, Until};
 use crate::ring::fastest_depth;
 
-/// The files: what one side has read is in no cache for the other.
+/// Separate files, so that neither side finds the other's pages in a cache.
 const FILE_OURS: &str = "data";
 const FILE_KERNEL: &str = "data-of-the-kernels";
 
@@ -85,7 +85,7 @@ fn hits() -> Result<Match, BenchError> {
     Ok(hits)
 }
 
-/// Those who read, and the depth at which `O_DIRECT` is fastest.
+/// The readers, and the depth at which `O_DIRECT` is fastest.
 fn beside_others(
     place: &Place,
     settings: &Settings,

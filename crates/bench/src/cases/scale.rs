@@ -3,8 +3,9 @@
 //! # Model
 //!
 //! Each row does the same small piece of work beside a smaller or a larger crowd that the work does not touch. A
-//! ratio is the time of one unit at the largest size over that at the smallest: 1 where the work costs what it
-//! changes, and the sizes' own ratio where it looks at everything. The store [keeps nothing](crate::beds), so nothing but the cache's own work is measured.
+//! ratio is the time of one unit at the largest size over that at the smallest: 1 if the cost depends on the change
+//! alone, and the sizes' own ratio if the work examines everything. The store [keeps nothing](crate::beds), so only
+//! the cache's own work is measured.
 //!
 //! | ratio | sizes, at a bound of 16 GiB | unit of work |
 //! |---|---|---|
@@ -175,7 +176,7 @@ struct Full {
 }
 
 impl Full {
-    /// The file has so many times as many pages as there are frames.
+    /// The file's pages, as a multiple of the frames.
     const TIMES: u64 = 4;
 
     fn new(limit: u64, len: u64) -> io::Result<Self> {
@@ -203,7 +204,7 @@ impl Full {
         Ok(full)
     }
 
-    /// Reads so many pages. One is in the cache one time in [`Full::TIMES`], if it is full.
+    /// Reads `n` pages. One in [`Full::TIMES`] is in a full cache.
     fn read(&mut self, n: usize) -> io::Result<()> {
         (0..n).try_for_each(|_| self.file.read(self.random.below(self.pages) as u64))
     }

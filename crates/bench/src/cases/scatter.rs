@@ -1,10 +1,10 @@
-//! Pages written here and there, and made durable together: what a database does at a commit or a checkpoint. Default settings,
-//! over a directory of the local disk, with the usual soft limit of 1,024 descriptors.
+//! Pages written here and there, and made durable together, as a database does at a commit or a checkpoint. Default
+//! settings, over a directory of the local disk, with the usual soft limit of 1,024 descriptors.
 //!
 //! # Model
 //!
-//! Over and over, in a file that all of is in memory: 1 to 5,000 writes of 4 KiB at random places, then `fdatasync`. Beside it
-//! the kernel's buffered calls, and a directory that ours has to itself. Each side has a file of its own.
+//! Again and again, in a completely cached file: 1 to 5,000 writes of 4 KiB at random places, then `fdatasync`.
+//! Beside it the kernel's buffered calls, and ours with `exclusive`. Each side has a separate file.
 
 use foliocache_sys::fd::OFlags;
 

@@ -11,14 +11,13 @@
 //! | write | ours and `O_DIRECT`, both depths, over blocks that are there, fdatasync included |
 //! | streams | one reader; sixteen, each in its part, request by request in turn; sixteen threads |
 //!
-//! Requests have a MiB. `O_DIRECT` at depth 1 asks for what our caller asks for; at the other depth an io_uring has as
-//! many requests under way as is fastest here, found before the match. On the disk first,
-//! then on a [compressed disk in memory](crate::zram), which is faster than any disk, so that what
-//! is left is the way to it. The streams ask for 128 KiB, as programs do: a request must not hide
-//! what readahead does not do.
+//! A request is 1 MiB. `O_DIRECT` at depth 1 makes the same requests as our caller; at the other depth an io_uring
+//! keeps as many in flight as is fastest here, found before the match. On the disk first, then on a [compressed
+//! disk in memory](crate::zram), which is faster than any disk, so that the path to it dominates. The streams ask
+//! for 128 KiB, as programs do: a larger request would hide missing readahead.
 //!
-//! Sixteen buffers do not fit the processor's nearest caches as one does: on zram, where nothing else
-//! takes time, `O_DIRECT` itself loses by sixteen streams. What it keeps is the divisor there.
+//! Sixteen buffers do not fit into the processor's nearest caches as one does: on zram, where nothing else takes
+//! time, `O_DIRECT` itself slows down with sixteen streams. Its remaining speed is the divisor there.
 
 use crate::cases::prelude::*;
 use crate::file_bed::{By, DIRECT, FileBed};

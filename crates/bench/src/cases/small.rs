@@ -13,9 +13,9 @@
 //! | create | files made in a fresh tree; the same with the flush that makes them durable; how often the device writes for 1,000 of them and one flush |
 //! | 100k | the first tenth and the last of all files of a tree (see [`create`](super::create)): the settings make 100,000 |
 //!
-//! The kernel is asked relative to a descriptor of the tree, as ours is; only its walk opens each directory by its
-//! path, once for all the names in it. What the device writes for others is
-//! counted, too: nobody can tell.
+//! The kernel is called relative to a descriptor of the tree, as ours is; only its walk opens each directory by its
+//! path, once for all the names in it. Writes of the device for other programs are counted too, since they cannot
+//! be told apart.
 
 mod tree;
 
@@ -214,7 +214,7 @@ fn operate(
     Ok(found)
 }
 
-/// Adds what is one of its unit.
+/// Adds a contestant with a single unit of work.
 fn add_one(to: &mut Match, name: &str, unit: &'static str) {
     to.add(name, ONE, Work::pass(1, unit, || Ok(Outcome::plain(1.0))));
 }

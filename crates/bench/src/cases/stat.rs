@@ -2,20 +2,19 @@
 //!
 //! # Model
 //!
-//! The file is in memory on both sides and everything on the way to it is cached. Ours is asked as user 1000,
-//! whose permissions are checked in each directory, on a memfs and on a dirfs; the kernel by `statx` on a
-//! tmpfs, from a directory's descriptor that each thread has for itself, so that nobody waits for anybody's
-//! count but the file's own.
+//! The file is in memory on both sides, and its whole path is cached. Ours is called as user 1000, whose
+//! permissions are checked in each directory, on a memfs and on a dirfs; the kernel by `statx` on a tmpfs, from a
+//! directory descriptor for each thread, so that threads share only the file's own count.
 //!
-//! One path over and over is the best that there is: its directories are those that the thread
-//! [remembers](../../../../docs/decisions/0019-each-thread-remembers-the-directories-of-its-paths.md).
-//! 20,000 paths in an order at random, in 1,000 directories, are the other end: a thread remembers 32 directories, and one
-//! comes again after 1,000 others, so what it remembers is of no use, and names come from memory that the processor
-//! has not cached. Lists of paths are read from front to back.
+//! One repeated path is the best case: its directories are those that the thread
+//! [remembers](../../../../docs/decisions/0019-each-thread-remembers-the-directories-of-its-paths.md). 20,000 paths
+//! in random order, in 1,000 directories, are the other extreme: a thread remembers 32 directories, and each one
+//! recurs after 1,000 others, so the memory is of no use, and names come from memory that is not in the processor's
+//! caches. Lists of paths are read from front to back.
 //!
-//! Scaling: one file by several threads over the same by one, divided by what the same loop gains where each
-//! thread has a file system of its own. What all of these have in common, the RCU domain for one, shows in
-//! the control's own gain, which is reported beside it.
+//! Scaling: one file by several threads over the same by one, divided by the gain of the same loop where each
+//! thread has a separate file system. Costs that these share, such as the RCU domain, show in the control's own
+//! gain, which is reported beside it.
 //!
 //! References: half of the threads stat while the others take references of the same name and drop them, or
 //! of another path's. That a dentry has its count on a line that no look-up reads should make these the same.
@@ -104,7 +103,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     })
 }
 
-/// Makes the one file and what is above it, and the many.
+/// Makes the one file with its directories, and the many.
 fn fill(tree: &(impl Make + ?Sized), many: bool) -> Result<(), BenchError> {
     set_up("a tree of files", || {
         let mut last = String::new();

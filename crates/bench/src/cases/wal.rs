@@ -22,7 +22,7 @@ const DIRECT: &str = "kernel O_DIRECT, O_DSYNC";
 /// The file that is overwritten takes this part of the memory.
 const MEMORY_PER_FILE: u64 = 4;
 
-/// Bytes that a second of appends may take, at most: for the room that is asked for.
+/// The most bytes that a second of appends may take, for the estimate of the room.
 const PER_SECOND: f64 = 500e6;
 
 /// Row, ratios, bytes of a record, threads, whether it is an overwrite, aim.

@@ -1,10 +1,10 @@
-//! Threads that each walk a tree of their own, and threads that bring its inodes into one cache.
+//! Threads that each walk a private tree, and threads that bring its inodes into one cache.
 //!
 //! # Model
 //!
-//! A tree has so many directories with so many files in each; its thread looks each file up by directory and
-//! name and stats it. With names that are not cached that is the test of the kernel's change by
-//! which its inode hash came to be looked up under RCU: see [`coldwalk`](super::coldwalk).
+//! The directories of a tree and the files in each are given; its thread looks each file up by directory and name
+//! and stats it. With uncached names this is the test from the kernel's change that moved look-ups of the inode
+//! hash under RCU: see [`coldwalk`](super::coldwalk).
 //!
 //! | match | what it compares |
 //! |---|---|
@@ -117,7 +117,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     })
 }
 
-/// Walks of all trees, each by its thread, so many times over.
+/// Walks of all trees, each by its thread, `laps` times over.
 fn walks<F>(
     trees: Trees,
     laps: usize,

@@ -36,7 +36,7 @@ impl MemoryGroup {
     pub(crate) fn limit(&self, bytes: u64) {
         let limit = self.file("memory.limit_in_bytes", "memory.max");
         fs::write(limit, bytes.to_string()).unwrap();
-        // A machine without swap has no such file.
+        // A machine without swap lacks the file.
         let _ = fs::write(
             self.file("memory.memsw.limit_in_bytes", "memory.swap.max"),
             if self.v2 { 0 } else { bytes }.to_string(),
@@ -50,7 +50,7 @@ impl MemoryGroup {
         text.trim().parse().unwrap()
     }
 
-    /// Processes in it that the kernel killed for want of memory.
+    /// Processes in it that the kernel killed for lack of memory.
     pub(crate) fn kills(&self) -> u64 {
         let text = fs::read_to_string(self.file("memory.oom_control", "memory.events")).unwrap();
         let line = text.lines().find(|line| line.starts_with("oom_kill "));
@@ -79,7 +79,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Who was in it may be on the way out.
+        // A process that left it may still be exiting.
         let start = Instant::now();
         while fs::remove_dir(&self.dir).is_err() && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(20));

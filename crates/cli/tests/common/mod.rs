@@ -1,4 +1,4 @@
-//! A mount that a test made, and what it needs to look at it from outside.
+//! A mount made by a test, and helpers to examine it from outside.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod memcg;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A folder with a source and a mount point; goes away with the value, what is mounted first.
+/// A folder with a source and a mount point; removed with the value, after its mounts.
 pub(crate) struct Folder {
     top: PathBuf,
 }
@@ -28,7 +28,7 @@ impl Folder {
         Folder::below(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
     }
 
-    /// A folder that every user can reach, with a directory `plain` besides.
+    /// A folder that every user can reach, with an additional directory `plain`.
     pub(crate) fn public(name: &str) -> Folder {
         let folder = Folder::below(&std::env::temp_dir(), &format!("foliocache-{name}"));
         fs::create_dir(folder.plain()).unwrap();
@@ -88,12 +88,12 @@ impl Folder {
         });
     }
 
-    /// Mounts with `arguments` besides the two places.
+    /// Mounts the source at the mount point, with `arguments`.
     pub(crate) fn mount(&self, arguments: &[&str]) -> Mounted {
         Mounted::start(&mut self.mount_command(arguments))
     }
 
-    /// The command that mounts with `arguments` besides the two places.
+    /// The command that mounts the source at the mount point, with `arguments`.
     pub(crate) fn mount_command(&self, arguments: &[&str]) -> Command {
         self.mount_command_of(&self.source(), arguments)
     }
@@ -274,8 +274,8 @@ impl Drop for Mounted {
     }
 }
 
-/// A small tmpfs as the source, in which somebody else took what was free, and a mount of it that holds 300 KB that were
-/// accepted before.
+/// A small tmpfs as the source, whose free space is used up from outside, and a mount of it with 300 KB of data
+/// that were accepted before.
 pub(crate) fn full_source(name: &str, arguments: &[&str]) -> (Folder, Mounted) {
     let folder = Folder::new(name);
     run(Command::new("mount")
@@ -306,7 +306,7 @@ pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a command and expects success; returns what it wrote to standard output.
+/// Runs a command and expects success; returns its standard output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = output(command);
     assert!(
@@ -363,7 +363,7 @@ pub(crate) fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Compiles a C program; the C compiler is part of what the system tests need.
+/// Compiles a C program; the system tests need a C compiler.
 pub(crate) fn compile(source: &Path, program: &Path) {
     run(Command::new("cc")
         .args(["-O1", "-Wall", "-o"])
@@ -371,7 +371,7 @@ pub(crate) fn compile(source: &Path, program: &Path) {
         .arg(source));
 }
 
-/// What a file says, nothing if it cannot be read.
+/// The contents of a file, empty if it cannot be read.
 pub(crate) fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The user that programs run as: nobody.
+/// The user `nobody`, for programs without privilege.
 pub(crate) const USER: &str = "65534";
 
-/// Installs packages where that is possible; says what is missing where it is not.
+/// Installs packages if possible; otherwise prints which are missing.
 pub(crate) fn installed(program: &str, packages: &[&str]) -> bool {
     let there = || {
         let found = Command::new("sh")

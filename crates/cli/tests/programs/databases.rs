@@ -1,4 +1,5 @@
-//! Databases on a mount whose disk loses its power, and whose mount is killed: what they said is committed is there.
+//! Databases on a mount whose disk loses its power, and whose mount is killed: every commit that
+//! they acknowledged is there.
 //!
 //! # Model
 //!
@@ -9,8 +10,9 @@
 //!     ──▶ all rows up to the last one that was committed before, and the database's own check of itself
 //! ```
 //!
-//! These are of the programs tier, as `programs_suites`. Half of the images end at the last flush before a commit returned, the
-//! others have some of the later writes, too. `FOLIOCACHE_CUTS` says how many each database gets on each file system.
+//! These belong to the programs tier, as `programs_suites` do. Half of the images end at the last flush before a
+//! commit returned, the others contain some of the later writes too. `FOLIOCACHE_CUTS` sets how many each database
+//! gets on each file system.
 
 use crate::common::programs::{USER, by_user, installed};
 use crate::common::{Folder, no_root_or_fuse, output, run, shell, wait_for};
@@ -23,7 +25,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The size of the disks. The log of what is written to them is in memory.
+/// The size of the disks. The log of their writes is in memory.
 const DISK_BYTES: u64 = 512 << 20;
 
 /// Images of each database on each file system, if nothing else is wanted.
@@ -112,7 +114,7 @@ fn survives_cuts_and_kills<D: Database>(commits: u64) {
         let mut copy: Option<Disk> = None;
         for image in 0..images {
             let at = rng.below(commits - 1) as usize;
-            // The second kind may be amid the next transaction, or in what a checkpoint does.
+            // The second kind may end in the middle of the next transaction or of a checkpoint.
             let (position, image) = match image % 2 {
                 0 => (committed[at], disk.image_at(committed[at])),
                 _ => {

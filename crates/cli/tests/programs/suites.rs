@@ -2,9 +2,10 @@
 //!
 //! # Model
 //!
-//! These run by name alone, `cargo xtask test --tier programs`: they take long, and install what they need with apt. What cannot
-//! be installed is skipped, and the test says so. Each program runs as another user than root, as SQLite's tests demand, in a
-//! directory and then on a mount: a failure counts if the directory alone did not have it. The test prints versions and figures.
+//! These run by name alone, `cargo xtask test --tier programs`: they take long, and install packages with apt. A
+//! program that cannot be installed is skipped, and the test says so. Each program runs without root privileges, as
+//! SQLite's tests demand, in a directory and then on a mount: a failure counts if it does not occur in the
+//! directory. The test prints versions and figures.
 
 use crate::common::programs::{USER, by_user, installed};
 use crate::common::{Folder, no_root_or_fuse, output, run, shell};
@@ -41,7 +42,7 @@ fn sqlite() -> Option<PathBuf> {
     }
     let place = std::env::temp_dir().join("foliocache-sqlite");
     fs::create_dir_all(&place).unwrap();
-    // A list of our own: the machine's is left as it is.
+    // A separate list: the machine's own stays unchanged.
     let script = r#"
         test -x built/testfixture && exit 0
         mkdir -p lists/partial archives/partial source
@@ -163,7 +164,7 @@ fn a_repository_is_cloned_built_packed_and_checked_on_a_mount() {
         println!("{step}: after {} s", begun.elapsed().as_secs());
     }
     mounted.end_well();
-    // The source has it all.
+    // The source has all of it.
     shell(
         &folder.source().join("clone"),
         "git fsck --full --strict && test -z \"$(git status --porcelain)\"",

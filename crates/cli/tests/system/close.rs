@@ -1,4 +1,4 @@
-//! What a mount has in its source when a program has closed a file, and what `close(2)` says.
+//! The data in the source of a mount after a program closed a file, and the result of `close(2)`.
 //!
 //! Needs FUSE and root.
 
@@ -101,8 +101,8 @@ fn mount_ext4(folder: &Folder, options: &str) {
     run(mount.args(["-o", options]).arg(image).arg(folder.source()));
 }
 
-/// Without `--writeback close` the kernel tells the mount of a close when `close(2)` has returned. From the mount's answer on
-/// the file is in the source.
+/// Without `--writeback close` the mount learns of a close after `close(2)` has returned. From the mount's answer
+/// on the file is in the source.
 #[test]
 #[ignore = "system tier"]
 fn small_new_file_survives_a_kill_after_the_mount_has_answered_its_close() {
@@ -138,7 +138,7 @@ fn writer(file: &Path) -> Child {
     dd.unwrap()
 }
 
-/// Somebody else takes the room that was there when the data was accepted.
+/// The room that existed when the data was accepted is used up from outside.
 #[test]
 #[ignore = "system tier"]
 fn close_tells_that_the_source_could_not_take_the_data() {
@@ -187,7 +187,7 @@ fn close_tells_that_the_source_could_not_take_the_data() {
     }
 }
 
-/// Where writes cannot be refused in time, closing waits, whatever was asked for.
+/// If writes cannot be refused in time, close waits, whatever the mode.
 #[test]
 #[ignore = "system tier"]
 fn a_source_with_quotas_or_of_an_unknown_kind_gets_the_data_at_close() {

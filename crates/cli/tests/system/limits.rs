@@ -1,4 +1,4 @@
-//! What a mount takes of the machine's memory, and what it says when the source cannot take the
+//! The memory that a mount takes of the machine, and its errors when the source cannot take the
 //! data.
 //!
 //! Needs FUSE and root.
@@ -114,7 +114,7 @@ fn memory_stays_within_bound_and_base_and_nothing_is_held_twice() {
     );
 }
 
-/// Mounts a small file system of a kind on the source of a folder; what is mounted goes with the folder.
+/// Mounts a small file system of a kind on the source of a folder; the folder unmounts it.
 fn small_source(folder: &Folder, kind: &str) {
     let mut mount = Command::new("mount");
     match kind {
@@ -165,7 +165,7 @@ fn a_full_source_refuses_writes_and_nothing_that_was_accepted_is_lost() {
         assert_eq!(refused.kind(), ErrorKind::StorageFull, "{kind}");
         let all = accepted + content.len() as u64;
         assert!(all > room - (3 << 20), "{kind}: {all} of {room}");
-        // A program is told, too.
+        // A program gets the error too.
         let copied = Command::new("cp")
             .arg(point.join("fits"))
             .arg(point.join("copy"))
@@ -175,20 +175,20 @@ fn a_full_source_refuses_writes_and_nothing_that_was_accepted_is_lost() {
         let said = String::from_utf8(copied.stderr).unwrap();
         assert!(!copied.status.success(), "{kind}");
         assert!(said.contains("No space left on device"), "{kind}: {said}");
-        // Small files until there is no room, whoever says so first.
+        // Small files until the disk is full, whichever call fails first.
         let small = (0..100_000).take_while(|nr| {
             let made = fs::write(point.join(format!("small{nr}")), &piece[..3000]);
             made.is_ok()
         });
         let small = small.count();
         assert!(small < 100_000, "{kind}");
-        // What has its place can be written over.
+        // Allocated data can be overwritten.
         let fits = File::options().write(true).open(point.join("fits"));
         fits.unwrap().write_all_at(&piece, 4096).expect(kind);
         // Room that comes back is used.
         drop(big);
         fs::remove_file(point.join("big")).unwrap();
-        wait_for("the last close, which nobody waits for", || {
+        wait_for("the last close, which no program waits for", || {
             fs::write(point.join("after"), &piece).is_ok()
         });
         let ended = mounted.end("TERM");
@@ -207,7 +207,7 @@ fn a_full_source_refuses_writes_and_nothing_that_was_accepted_is_lost() {
     }
 }
 
-/// Somebody else takes the room that was there when the data was accepted.
+/// The room that existed when the data was accepted is used up from outside.
 #[test]
 #[ignore = "system tier"]
 fn files_that_do_not_fit_into_a_full_source_are_listed_as_lost() {

@@ -110,7 +110,7 @@ fn appends_of_many_writers_are_whole() {
     mounted.end_well();
 }
 
-/// Large reads are answered under the locks of what they read.
+/// Large reads are answered under the locks of their folios.
 #[test]
 #[ignore = "system tier"]
 fn readers_that_are_stopped_hold_up_no_writer() {
@@ -225,7 +225,7 @@ fn fsynced_data_survives_a_kill_and_the_next_mount_cleans_the_mount_point() {
     assert!(!folder.is_mounted());
 }
 
-/// Each would undo what was fsynced through the other.
+/// Each mount would undo changes that were fsynced through the other.
 #[test]
 #[ignore = "system tier"]
 fn a_source_is_mounted_twice_only_read_only_or_by_force() {
@@ -460,7 +460,7 @@ fn without_fuse_or_permission_it_says_so() {
     assert_eq!(line.lines().count(), 1);
 }
 
-/// The helper takes options with commas between them. The device is one that everybody may open, in a tree of its own.
+/// The helper's options are separated by commas. A world-accessible device is in a private tree.
 #[test]
 #[ignore = "system tier"]
 fn a_source_of_any_name_is_mounted_without_root() {
@@ -505,7 +505,7 @@ fn a_second_mount_of_another_source_lives_beside_the_first() {
 /// A source that does not answer: another mount whose server is stopped.
 #[test]
 #[ignore = "system tier"]
-fn a_second_signal_gives_up_and_lists_what_is_lost() {
+fn a_second_signal_gives_up_and_lists_lost_files() {
     let (inner, outer) = (Folder::new("inner"), Folder::new("outer"));
     let below = inner.mount(&[]);
     let above = outer.mount_of(&inner.mount_point(), &[]);

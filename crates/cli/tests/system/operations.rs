@@ -1,8 +1,8 @@
-//! Every operation that a directory supports, on a mount and on a directory beside it: what comes
-//! of it is the same.
+//! Every operation that a directory supports, on a mount and on a plain directory: the results are
+//! the same.
 //!
 //! `c/ops.c` does the work and writes a line for each operation; both transcripts are compared.
-//! Lines that begin with `~` tell of what the mount need not do alike, and stand here.
+//! Lines that begin with `~` may differ, and are listed here.
 //!
 //! Needs FUSE, root and a C compiler.
 
@@ -148,7 +148,7 @@ fn appends_direct_io_mappings_locks_programs_and_events() {
 
 #[test]
 #[ignore = "system tier"]
-fn users_may_do_what_modes_and_lists_allow() {
+fn modes_and_access_control_lists_are_enforced() {
     same_on_both(
         "users",
         &[
@@ -165,8 +165,8 @@ fn users_may_do_what_modes_and_lists_allow() {
     );
 }
 
-/// Who changes data without privilege takes the set-user-id bit away, and the set-group-id bit if the group may execute the file or
-/// they are not in it.
+/// A change of the data without privilege clears the set-user-id bit, and the set-group-id bit if the group may
+/// execute the file or the caller is not in the group.
 #[test]
 #[ignore = "system tier"]
 fn set_id_bits_go_as_on_the_directory() {
@@ -197,8 +197,8 @@ fn directories_of_100_000_names_that_change_while_they_are_read() {
     );
 }
 
-/// What was written with `O_DSYNC` or `O_SYNC` is in the source when the write returns; what was
-/// written without is not, or not at once.
+/// A write with `O_DSYNC` or `O_SYNC` is in the source when it returns; another write is not, or
+/// not at once.
 #[test]
 #[ignore = "system tier"]
 fn writes_of_files_opened_for_syncing_are_in_the_source() {
@@ -214,7 +214,7 @@ fn writes_of_files_opened_for_syncing_are_in_the_source() {
             assert_eq!(found.len(), 10_000 * usize::from(round), "{name}");
             assert!(found.ends_with(&[round; 10_000]), "{name}");
         }
-        // Space and copies, too, and with them what another descriptor wrote.
+        // Space and copies too, and with them the writes of another descriptor.
         let inside = |name: &str| folder.mount_point().join(name);
         let plain = options.clone().custom_flags(0).open(inside(name)).unwrap();
         plain.write_all_at(&[4; 10_000], 0).unwrap();

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// The user that is not root.
 const USER: u32 = 1000;
 
-/// What systemd would be: the other end of `NOTIFY_SOCKET`.
+/// Stands for systemd: the other end of `NOTIFY_SOCKET`.
 struct Supervisor {
     socket: UnixDatagram,
     name: String,
@@ -111,7 +111,7 @@ impl Drop for Daemon {
     }
 }
 
-/// What a command said on standard error, if it ended with `code`.
+/// The standard error of a command that ended with `code`.
 fn said(command: &mut Command, code: i32) -> String {
     let done = output(command);
     let said = String::from_utf8(done.stderr).unwrap();
@@ -142,7 +142,7 @@ fn background_returns_once_the_mount_serves() {
         let mut command = foliocache();
         command.args(words).current_dir(folder.top());
         command.args(log.map(|log| ["--log-file", log]).into_iter().flatten());
-        // This waits for the end of both streams, too.
+        // This waits for the end of both streams too.
         let lines = said(supervisor.supervise(&mut command), 0);
         assert!(lines.contains(" is mounted on "), "{lines}");
         assert!(folder.is_mounted());
@@ -206,7 +206,7 @@ fn failures_of_a_background_mount_are_reported_to_the_caller() {
         assert!(said.contains(says), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
-    // What only the kernel, or the source's lock, refuses.
+    // Errors that only the kernel, or the source's lock, can raise.
     let mounted = folder.mount(&[]);
     let other = Folder::new("background-fails-too");
     let mut command = foliocache();
@@ -218,7 +218,7 @@ fn failures_of_a_background_mount_are_reported_to_the_caller() {
     mounted.end_well();
 }
 
-/// Who ends the command before the mount serves does not find a mount later.
+/// A starter that was killed before the mount serves leaves no mount behind.
 #[test]
 #[ignore = "system tier"]
 fn background_mount_ends_if_its_starter_was_ended() {
@@ -332,7 +332,7 @@ fn supervisor_is_told_of_readiness_reloads_and_the_end() {
         let stopping = supervisor.message();
         let more = "STOPPING=1\nEXTEND_TIMEOUT_USEC=30000000\nSTATUS=";
         assert!(stopping.starts_with(more), "{stopping}");
-        // The one that takes over what programs store into mappings.
+        // The child that takes over stores of programs into mappings.
         let mut children = Vec::new();
         wait_for("the other process", || {
             children = environments_of_children(mounted.pid());
@@ -365,7 +365,7 @@ fn supervisor_that_cannot_be_told_is_named_and_the_mount_serves() {
     mounted.wait_for_line("NOTIFY_SOCKET cannot be used");
     goes_on(&folder);
     mounted.end_well();
-    // A socket that nobody listens at.
+    // A socket without a listener.
     let mut command = folder.mount_command(&[]);
     let nobody = folder.top().join("nobody");
     let mounted = Mounted::start(command.env("NOTIFY_SOCKET", &nobody));
@@ -619,14 +619,14 @@ fn owners_and_modes_are_shown_as_options_say() {
     let mounts = read(Path::new("/proc/self/mounts"));
     assert!(mounts.contains("of-an-operator "), "{mounts}");
     let at = |name: &str| inside.join(name).display().to_string();
-    // The kernel decides by what is shown, and so may another user not.
+    // The kernel checks the shown permissions, so another user may not write.
     run(as_user(USER, &["tee", "-a", &at("roots")]).stdin(Stdio::null()));
     assert_eq!(run(&mut as_user(USER, &["cat", &at("roots")])), "roots");
     for uid in [USER + 1, 65534] {
         let said = said(&mut as_user(uid, &["cat", &at("roots")]), 1);
         assert!(said.contains("Permission denied"), "{said}");
     }
-    // What is created belongs to its creator, and is shown as all else is.
+    // A new file belongs to its creator, and is shown like all others.
     run(&mut as_user(USER, &["touch", &at("dir/new")]));
     let [new, seen] = [&source, &inside].map(|top| fs::metadata(top.join("dir/new")).unwrap());
     assert_eq!((new.uid(), new.gid()), (USER, USER));
@@ -634,7 +634,7 @@ fn owners_and_modes_are_shown_as_options_say() {
         (seen.uid(), seen.gid(), seen.mode() & 0o7777),
         (USER, 7, 0o750)
     );
-    // A change of mode reaches the source, but nobody becomes root by it.
+    // A change of mode reaches the source, but gives no one root's privileges.
     run(&mut as_user(USER, &["chmod", "4711", &at("roots")]));
     let roots = fs::metadata(source.join("roots")).unwrap();
     assert_eq!((roots.uid(), roots.mode() & 0o7777), (0, 0o711));
@@ -651,7 +651,7 @@ fn owners_and_modes_are_shown_as_options_say() {
 
 #[test]
 #[ignore = "system tier"]
-fn memory_in_percent_is_of_what_the_cgroup_allows() {
+fn memory_in_percent_refers_to_the_cgroup_limit() {
     if no_root_or_fuse() || no_memory_cgroups() {
         return;
     }

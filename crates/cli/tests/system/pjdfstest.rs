@@ -1,4 +1,4 @@
-//! pjdfstest on a mount and on the directory behind it: what a POSIX file system does for whom.
+//! pjdfstest on a mount and on the directory behind it: POSIX semantics and permissions.
 //!
 //! Needs FUSE, root, and pjdfstest 0.2.2.
 
@@ -8,8 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Cases that a run has at least, and that it does not skip. What is skipped takes other kinds of
-/// file systems, or mounting them anew.
+/// The fewest cases that must run. The skipped ones need other kinds of file systems, or a remount.
 const CASES: usize = 398;
 const NOT_SKIPPED: usize = 384;
 
@@ -43,7 +42,7 @@ fn pjdfstest() -> PathBuf {
     program
 }
 
-/// What became of the cases by their names: `ok`, `FAILED` or `skipped`.
+/// The results of the cases by name: `ok`, `FAILED` or `skipped`.
 fn cases(config: &Path, place: &Path, other_place: &Path) -> BTreeMap<String, String> {
     let mut command = Command::new(pjdfstest());
     command.arg("-c").arg(config).arg("-p").arg(place);

@@ -1,5 +1,5 @@
-//! A mount in a memory cgroup: it is not killed for its own cache, makes way for its neighbours, and
-//! takes back what they leave.
+//! A mount in a memory cgroup: it is not killed for its own cache, shrinks for its neighbours, and
+//! grows back after them.
 //!
 //! Needs FUSE, memory cgroups and root.
 
@@ -24,8 +24,8 @@ fn measured_base(folder: &Folder, group: &MemoryGroup, memory: &str) -> u64 {
     base
 }
 
-/// Writes a file of `mib` MiB and reads it back in an order of its own, piece by piece, twice over;
-/// panics if a byte is wrong.
+/// Writes a file of `mib` MiB and reads it back in a random order, piece by piece, twice; panics if
+/// a byte is wrong.
 fn write_and_read(path: &Path, mib: u64, seed: u64) {
     let file = OpenOptions::new()
         .read(true)
@@ -93,7 +93,7 @@ fn a_mount_is_not_killed_in_a_cgroup_of_its_bound_and_its_base() {
         file.join().unwrap();
     }
     assert_eq!(group.kills(), 0);
-    // It used what it was given: the bound was not given up, either.
+    // It used its memory: the bound did not stay small either.
     let anonymous = memory_of(mounted.pid(), "Anonymous:");
     assert!(anonymous > BOUND * MIB / 2, "{anonymous}");
     mounted.end_well();
@@ -152,7 +152,7 @@ impl Drop for InMemory {
 
 #[test]
 #[ignore = "system tier"]
-fn a_neighbour_in_the_cgroup_is_made_way_for_and_what_it_leaves_is_taken_back() {
+fn the_cache_shrinks_for_a_neighbour_in_the_cgroup_and_grows_back() {
     if no_memory_cgroups() {
         return;
     }
@@ -176,7 +176,7 @@ fn a_neighbour_in_the_cgroup_is_made_way_for_and_what_it_leaves_is_taken_back() 
     let full = memory_of(mounted.pid(), "Anonymous:");
     assert!(full > BOUND * MIB * 3 / 4, "{full}");
 
-    // A file in memory is charged to who writes it, and stays when its writer ends.
+    // A file in memory is charged to its writer, and stays when the writer ends.
     let eaten = InMemory::mount(folder.top().join("eaten"));
     let mut eat = Command::new("sh");
     eat.args(["-euc", "i=0; while [ $i -lt $1 ]; do dd if=/dev/zero bs=1M count=1 status=none >> \"$0\"; sleep 0.05; i=$((i+1)); done"]);
@@ -192,7 +192,7 @@ fn a_neighbour_in_the_cgroup_is_made_way_for_and_what_it_leaves_is_taken_back() 
     let small = memory_of(mounted.pid(), "Anonymous:");
     let charged = group.usage();
     let kills = group.kills();
-    // What the neighbour holds goes away before anything is asserted.
+    // The neighbour's memory is freed before anything is asserted.
     drop(eaten);
     assert!(ended.success(), "{ended:?}");
     assert_eq!(kills, 0);

@@ -37,11 +37,11 @@ fn mappings_agree_with_reads_and_writes() {
     }
 }
 
-/// Programs run from the mount, stores into mappings that nobody synced included, are written back
-/// by the signal.
+/// Programs run from the mount. Stores into mappings, unsynced ones included, are written back by
+/// the signal.
 #[test]
 #[ignore = "system tier"]
-fn stores_that_nobody_synced_are_written_back_at_the_end() {
+fn unsynced_stores_are_written_back_at_the_end() {
     let folder = Folder::new("stores");
     shell(
         folder.top(),
@@ -92,7 +92,7 @@ C
     std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut ready).unwrap();
     mounted.signal("TERM");
     mounted.wait_for_line("is in use by programs, with ");
-    // What was stored before the signal has been handed over by now; this has not.
+    // Stores before the signal have been handed over by now; this one has not.
     holder.stdin.as_mut().unwrap().write_all(b"x").unwrap();
     std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut ready).unwrap();
     assert_eq!(&ready, b"again\n");
@@ -151,7 +151,7 @@ fn a_c_project_is_unpacked_and_built() {
     let mounted = folder.mount(&["--memory", "64M"]);
     let inside = folder.mount_point();
     shell(&inside, "tar xf ../project.tar; make -s -j4 -C project");
-    // Nothing is made twice: times are what make wants them to be.
+    // Nothing is built twice: the times are right for make.
     let again = shell(&inside, "make -C project");
     assert!(again.contains("is up to date"), "{again}");
     shell(&inside, "touch project/src/f7.c");

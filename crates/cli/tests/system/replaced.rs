@@ -71,9 +71,9 @@ fn map(path: &Path) -> io::Result<()> {
     let (prot, flags) = (ProtFlags::READ, MapFlags::PRIVATE);
     // SAFETY: the kernel chooses the place.
     let addr = unsafe { mmap(ptr::null_mut(), len, prot, flags, &file, 0)? };
-    // SAFETY: it is mapped, and nobody changes a version.
+    // SAFETY: it is mapped, and a version never changes.
     check(unsafe { std::slice::from_raw_parts(addr.cast(), len) });
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is no longer in use.
     unsafe { munmap(addr, len)? };
     Ok(())
 }
@@ -131,7 +131,7 @@ struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        // Relaxed: as above.
+        // Relaxed: the flag publishes nothing else.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -201,8 +201,8 @@ fn no_program_goes_back_to_an_older_file_while_others_list_the_directory() {
     mounted.end_well();
 }
 
-/// The mount does not know what is open. A program that opened a file before it was replaced, and reads it afterwards for the first
-/// time, may get `ESTALE`, and never parts of two versions.
+/// The mount does not know which files are open. A program that opened a file before it was replaced, and reads it
+/// afterwards for the first time, may get `ESTALE`, but never parts of two versions.
 #[test]
 #[ignore = "system tier"]
 fn a_kernel_that_opens_files_by_itself_mixes_no_versions() {

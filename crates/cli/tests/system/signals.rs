@@ -1,4 +1,4 @@
-//! Signals of a mount: what each of them does, and with which exit code it ends.
+//! The effects of signals on a mount, and their exit codes.
 //!
 //! Needs FUSE and root.
 
@@ -13,13 +13,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than any test waits: what ends before ended for another reason.
+/// Longer than any test waits: an end before it has another reason.
 const NEVER: [&str; 2] = ["--stop-timeout", "3600"];
 
 /// How a line begins that says that stores into mappings may be missing.
 const WHAT: &str = "what programs stored into mapped files could not all be taken over";
 
-/// Whether a line says what is not written of it. The filler may have left room for a page or two.
+/// Whether a line reports the file's unwritten data. The filler may have left room for a page or
+/// two.
 fn names_the_file(line: &str) -> bool {
     line.contains("file: 2") && line.contains(" KiB: ENOSPC")
 }
@@ -30,7 +31,7 @@ fn usr1_prints_the_statistics() {
     let folder = Folder::new("usr1");
     let mounted = folder.mount(&["--memory", "64M"]);
     fs::write(folder.mount_point().join("file"), pattern(1 << 20, 1)).unwrap();
-    // The kernel tells of a close after it has returned.
+    // The kernel reports a close after it has returned.
     wait_for("statistics without an open file", || {
         mounted.signal("USR1");
         let lines = mounted.lines();
@@ -259,10 +260,11 @@ fn programs_that_do_not_finish_are_cut_off() {
     }
 }
 
-/// Nobody can ask the kernel for stores into mappings then. They come when the last program has finished.
+/// Then the kernel cannot be asked for stores into mappings. They come when the last program has
+/// finished.
 #[test]
 #[ignore = "system tier"]
-fn mount_that_others_took_off_or_hid_says_what_it_could_not_take_over() {
+fn mount_unmounted_or_covered_by_others_reports_stores_it_could_not_take_over() {
     for (hide, finishes) in [
         ("umount -l mount", false),
         ("mount -t tmpfs none mount", false),
@@ -309,7 +311,7 @@ fn a_mount_that_ends_does_not_end_the_next_one() {
     let second = one.mount_of(&two.source(), &[]);
     assert_eq!(first.wait().code, Some(3));
     drop(open);
-    // `goes_on` needs no mount: the directory below takes the file, too.
+    // `goes_on` needs no mount: the directory below takes the file too.
     assert!(one.is_mounted());
     goes_on(&one);
     second.end_well();
@@ -345,10 +347,10 @@ fn a_mount_that_ends_does_not_end_the_one_below() {
     }
 }
 
-/// The kernel gives the next mount the device number of the one that is gone.
+/// The kernel gives the next mount the device number of the previous one.
 #[test]
 #[ignore = "system tier"]
-fn a_mount_that_somebody_else_replaced_leaves_the_next_one() {
+fn a_replaced_mount_does_not_end_its_successor() {
     let folder = Folder::new("replaced");
     let marker = folder.mount_point().join("marker");
     let mounted = folder.mount(&[]);
@@ -397,7 +399,7 @@ fn data_that_finds_no_room_is_named() {
 /// The source is another mount whose server is stopped. With a program that waits for the source, and without one.
 #[test]
 #[ignore = "system tier"]
-fn a_hung_source_is_given_up_and_what_is_lost_is_named() {
+fn a_hung_source_is_given_up_and_lost_files_are_listed() {
     for busy in [false, true] {
         let (inner, outer) = (Folder::new("hung-below"), Folder::new("hung"));
         fs::write(inner.source().join("unread"), pattern(1 << 20, 2)).unwrap();

@@ -1,4 +1,4 @@
-//! `foliocache status` and `set`, the figures for Prometheus, and what the log says of a mount.
+//! `foliocache status` and `set`, the figures for Prometheus, and a mount's log messages.
 //!
 //! Needs FUSE and root.
 
@@ -44,7 +44,7 @@ fn drop_kernel_cache() {
 
 #[test]
 #[ignore = "system tier"]
-fn status_tells_what_a_mount_does() {
+fn status_shows_the_activity_of_a_mount() {
     let folder = Folder::new("status");
     let content = pattern(16 << 20, 1);
     fs::write(folder.source().join("file"), &content).unwrap();
@@ -107,7 +107,7 @@ fn status_tells_what_a_mount_does() {
 
 #[test]
 #[ignore = "system tier"]
-fn status_of_what_is_no_mount_says_so() {
+fn status_of_a_directory_without_a_mount_is_an_error() {
     let folder = Folder::new("no-status");
     let ask = |place: &Path| refused(foliocache().arg("status").arg(place));
     let (exit, line) = ask(&folder.mount_point());
@@ -121,7 +121,7 @@ fn status_of_what_is_no_mount_says_so() {
     assert!(line.contains("no mount of foliocache"), "{line}");
 }
 
-/// The socket of what is mounted at `place`.
+/// The socket of the mount at `place`.
 fn socket_of(place: &Path) -> PathBuf {
     let mounted = mount_at(place).unwrap().unwrap();
     let (major, minor) = mounted.device;
@@ -197,7 +197,8 @@ fn the_bound_is_changed_while_the_mount_goes_on() {
     mounted.end_well();
 }
 
-/// A mount that is stopped. It goes on when this is dropped, also by a test that fails: what waits for it would never end.
+/// A stopped mount. The drop continues it, also in a failing test: processes that wait for it would
+/// never end.
 struct Stopped<'a>(&'a Mounted);
 
 impl Stopped<'_> {
@@ -275,7 +276,7 @@ fn status_of_a_stopped_process_gives_up_and_says_so() {
 
 #[test]
 #[ignore = "system tier"]
-fn status_names_what_cannot_be_written() {
+fn status_lists_files_that_cannot_be_written() {
     let (folder, mounted) = full_source("status-full", &[]);
     let place = folder.mount_point();
     mounted.signal("USR2");
@@ -379,7 +380,7 @@ fn metrics_are_those_of_status() {
         }
         // The two were asked one after the other.
         differing = samples;
-        // What reads JSON may be wrong in the last digit.
+        // The JSON reader may be wrong in the last digit.
         differing.retain(|(field, value)| (*value - number(&now, field)).abs() > 1e-9);
         differing.retain(|(field, _)| field != "uptime_seconds");
         if differing.is_empty() {
@@ -408,7 +409,7 @@ fn clients_of_metrics_cannot_hold_up_the_mount() {
     let served = begun.elapsed();
     let (_, body) = get(&address, "/metrics");
     assert!(body.contains("foliocache_memory_bytes "), "{body}");
-    // Who waits for them all waits as long as this client.
+    // Waiting for all of them takes as long as waiting for this client.
     let waited = begun.elapsed();
     assert!(served < waited / 2, "{served:?}, {waited:?}");
     mounted.end_well();

@@ -1,4 +1,4 @@
-//! What is mounted below the source of a mount.
+//! File systems mounted below the source of a mount.
 //!
 //! Needs FUSE, root and tmpfs.
 
@@ -65,8 +65,8 @@ fn numbers(top: &Path, mount_points: &[&str]) -> HashMap<String, (u64, u64)> {
     found
 }
 
-/// Two file systems below the source, whose files have the same numbers: programs that know hard links by device and number
-/// copy what is there.
+/// Two file systems below the source whose files have the same numbers: programs that recognise hard links by
+/// device and number copy all of them.
 #[test]
 #[ignore = "system tier"]
 fn files_of_two_file_systems_below_the_source_are_told_apart() {
@@ -118,7 +118,7 @@ fn files_of_two_file_systems_below_the_source_are_told_apart() {
 
 #[test]
 #[ignore = "system tier"]
-fn one_file_system_leaves_out_what_is_mounted_below() {
+fn one_file_system_leaves_out_submounts() {
     if skipped() {
         return;
     }
@@ -174,7 +174,7 @@ fn one_file_system_leaves_out_what_is_mounted_below() {
     assert_eq!(fs::read(source.join("file")).unwrap(), b"file");
 }
 
-/// Nobody tells of changes there, and the time of a directory is what a program sets.
+/// Changes there are not reported, and programs can set a directory's times.
 #[test]
 #[ignore = "system tier"]
 fn names_made_outside_below_the_source_are_listed_whatever_the_times_say() {

@@ -32,7 +32,7 @@ fn sync_below(dir: &Path) {
 impl Way for Mount {
     type Handle = File;
 
-    /// The kernel is told a while after the cache.
+    /// The kernel is told a little after the cache.
     const A_MOMENT: Duration = Duration::from_millis(100);
 
     fn step(&self, step: &Step) -> io::Result<()> {

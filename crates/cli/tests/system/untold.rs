@@ -1,4 +1,4 @@
-//! What the mount does where nobody tells it of changes that others make.
+//! The behaviour of the mount where changes by others cause no events.
 //!
 //! Needs FUSE and root.
 
@@ -10,10 +10,10 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Nobody tells of changes in a directory that the mount's process may not read.
+/// Changes in a directory that the mount's process may not read cause no events.
 #[test]
 #[ignore = "system tier"]
-fn names_moved_to_where_nobody_tells_of_changes_are_asked_for_again() {
+fn names_moved_to_an_unwatched_directory_are_asked_for_again() {
     if no_root_or_fuse() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What a mount has in its source before a name or a privilege: the data that was written before.
+//! The source of a mount gets written data before a name or a privilege.
 //!
 //! Needs FUSE and root.
 
@@ -24,7 +24,7 @@ const MODES: [&[&str]; 6] = [
     &["--kernel-cache", "all", "--writeback", "close"],
 ];
 
-/// What batches of small files take, and what they do not.
+/// A size that goes into batches of small files, and one that does not.
 const SIZES: [usize; 2] = [6_000, 200_000];
 
 const CAPABILITY: &str = "security.capability";
@@ -117,7 +117,7 @@ fn a_file_that_is_being_replaced_is_whole_after_a_kill_of_the_mount() {
 
 #[test]
 #[ignore = "system tier"]
-fn readers_of_the_source_see_whole_versions_of_what_a_program_replaces() {
+fn readers_of_the_source_see_whole_versions_of_replaced_files() {
     if no_root_or_fuse() {
         return;
     }

@@ -128,7 +128,7 @@ fn turn(worker: &mut Worker<'_>, place: &dyn Place, file: &mut Modelled) -> Done
     Ok(())
 }
 
-/// What was synced is in the source, whole.
+/// Synced data is in the source, whole.
 fn check_source(place: &dyn Place, file: &Modelled, after: &str) -> Done {
     let Some(source) = place.source(&file.path) else {
         return Ok(());

@@ -2,8 +2,9 @@
 //!
 //! # Model
 //!
-//! A file system is an image in a folder of this process, with a loop device over it that goes with the mount. What a killed
-//! run left behind goes with the next one. Without `mkfs` the soak runs on the machine's own disk and a tmpfs, and says so.
+//! A file system is an image in a folder of this process, on a loop device that ends with the mount. The next run
+//! removes the remains of a killed one. Without `mkfs` the soak runs on the machine's disk and a tmpfs, and says
+//! so.
 
 use crate::work::{Context, Done};
 use std::fs::{self, File};
@@ -87,7 +88,7 @@ impl Disk {
         image.exists().then_some(image)
     }
 
-    /// Unmounts it. That fails while anybody has something open in it, as nobody may at the end.
+    /// Unmounts it. Fails if a file is still open in it, which must not be the case at the end.
     pub(crate) fn unmount(&mut self) -> Done {
         if self.mounted {
             call("umount", &[&self.top.to_string_lossy()])?;

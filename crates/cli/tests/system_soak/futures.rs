@@ -70,7 +70,7 @@ async fn sync(file: &AsyncFile) -> Done {
     file.sync_data().await.context(|| "async sync".to_owned())
 }
 
-/// Makes, moves and removes a name of its own.
+/// Makes, moves and removes a private name.
 async fn names(directory: &AsyncDirectory, folder: &str, number: usize) -> Done {
     let (a, b) = (format!("{folder}/a{number}"), format!("{folder}/b{number}"));
     let work = async {

@@ -1,11 +1,11 @@
-//! What processes use, at rest, and whether it grew.
+//! The resources of processes at rest, and whether they grew.
 
 use crate::work::{Context, Done};
 use std::fmt;
 use std::fs;
 
-/// Growth that is no leak, over many rounds. What the allocator keeps differs from round to round, as do the descriptors that
-/// are kept for names, and threads that wait for more work.
+/// Growth that is no leak, over many rounds. The allocator's reserve differs from round to round, as do the
+/// descriptors that are kept for names, and threads that wait for more work.
 const ALLOWED: Sample = Sample {
     memory: 12 << 20,
     threads: 4,
@@ -22,7 +22,7 @@ const ALLOWED_AT_FIRST: Sample = Sample {
 /// Rounds from which on growth is judged by medians.
 const MANY: usize = 12;
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
     /// Bytes of memory that no file of a disk is behind.
@@ -43,7 +43,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// What the process has now.
+/// The resources of the process now.
 pub(crate) fn sample(pid: u32) -> Done<Sample> {
     let folder = format!("/proc/{pid}");
     let status = fs::read_to_string(format!("{folder}/status"));
@@ -90,7 +90,8 @@ impl Series {
         self.samples.push(sample);
     }
 
-    /// What there was early and late: the second and the last quarter of many rounds, else the first round and the last.
+    /// The figures early and late: in the second and the last quarter of many rounds, else in the
+    /// first round and the last.
     fn early_and_late(&self) -> Option<(Sample, Sample)> {
         let n = self.samples.len();
         if n < MANY {
@@ -107,7 +108,7 @@ impl Series {
         ))
     }
 
-    /// What grew that must not.
+    /// The figures that grew beyond the allowance.
     pub(crate) fn growth(&self) -> Option<String> {
         let (early, late) = self.early_and_late()?;
         let allowed = match self.samples.len() < MANY {

@@ -51,7 +51,7 @@ pub(crate) fn work(worker: &mut Worker<'_>, place: &dyn Place, folder: &str) -> 
             let bytes = fs::read(&source).context(|| format!("read {}", source.display()))?;
             check(&bytes, seed, &written, &source.display().to_string())?;
         }
-        // The one before is still what it was.
+        // The previous one is unchanged.
         if let Some(before) = rotated {
             let bytes = place.read(&old)?;
             let mut first = (0..WRITERS).map(|writer| record(before, writer, 0));

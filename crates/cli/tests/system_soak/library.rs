@@ -40,7 +40,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// What the cache may refuse when memory is short or much of it is held: the caller takes another way then.
+/// Whether the cache may refuse this when memory is short or much of it is pinned: then the caller
+/// takes another way.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     [Errno::ENOBUFS, Errno::ENOMEM, Errno::EBUSY, Errno::EAGAIN].contains(&error.errno())
 }
@@ -175,7 +176,7 @@ struct LibraryHandle<'a> {
     appending: Option<File>,
     futures: Option<AsyncFile>,
     mapping: Option<Mapping>,
-    /// Frozen bytes and what they must be.
+    /// Views with their expected bytes.
     views: Vec<(View, Vec<u8>)>,
     place: &'a Library,
     path: String,

@@ -9,12 +9,13 @@
 //!   └─ served ── mount              └─ served ── mount (another --kernel-cache)
 //! ```
 //!
-//! The soak is made of rounds of a minute. In a round all workers run at the same time, each with a model of what it made: contents
-//! of files, trees of names, logs, objects moved into place, changes by others, a large file shared by threads, futures, kept
-//! views, moving memory bounds, `status` and `set` of the mounts. Each compares what it reads with its model, and what it synced
-//! with the source. Then comes a *rest*: everything is written back, the bounds become small, all gauges must be zero, and what
-//! the processes have is noted. At the end the cache is closed, the mounts end, and the file systems are unmounted. Memory,
-//! threads and descriptors must not have grown from rest to rest, and none may be left.
+//! The soak runs in rounds of a minute. In a round all workers run at the same time, each with a model of its
+//! files: contents, trees of names, logs, objects moved into place, changes by others, a large file shared by
+//! threads, futures, kept views, moving memory bounds, `status` and `set` of the mounts. Each compares its reads
+//! with its model, and the synced data with the source. Then comes a *rest*: everything is written back, the bounds
+//! become small, all gauges must be zero, and the resources of the processes are recorded. At the end the cache is
+//! closed, the mounts end, and the file systems are unmounted. Memory, threads and descriptors must not have grown
+//! from rest to rest, and none may be left.
 //!
 //! A seed gives the same operations, not the same schedule.
 //!
@@ -138,7 +139,7 @@ fn list(done: &BTreeMap<&'static str, u64>) -> String {
     parts.join(", ")
 }
 
-/// One file system with what works on it.
+/// One file system with its workers.
 struct Part {
     disk: Disk,
     library: Library,
@@ -348,7 +349,7 @@ fn ask(worker: &mut Worker<'_>, mount: &Mount) -> Done {
     Ok(())
 }
 
-/// Waits until `check` is content; it says what it waits for.
+/// Waits until `check` succeeds; its error says what is missing.
 fn wait_for(what: &str, mut check: impl FnMut() -> Done<Result<(), String>>) -> Done {
     let begun = Instant::now();
     loop {
@@ -370,7 +371,7 @@ fn zero(gauges: &[(&str, u64)]) -> Result<(), String> {
     }
 }
 
-/// Gauges that must be zero whenever nobody works.
+/// Gauges that must be zero at rest.
 fn library_gauges(cache: &Cache) -> Done<Result<(), String>> {
     let about = || "statistics".to_owned();
     let stats = cache.stats().context(about)?;
@@ -432,7 +433,7 @@ fn mount_gauges(mount: &Mount) -> Done<Result<(), String>> {
     Ok(zero(&gauges))
 }
 
-/// Writes everything back, expects gauges at zero, and returns what each process has then.
+/// Writes everything back, expects gauges at zero, and returns the resources of each process.
 fn rest(cache: &Cache, parts: &[Part]) -> Done<Vec<Sample>> {
     cache.sync().context(|| "sync of the cache".to_owned())?;
     cache
@@ -448,7 +449,8 @@ fn rest(cache: &Cache, parts: &[Part]) -> Done<Vec<Sample>> {
         let what = format!("the mount of {} to come to rest", part.disk.kind);
         wait_for(&what, || mount_gauges(&part.mount))?;
     }
-    // The mounts' kernel forgets names and inodes that nobody uses, and so do the mounts: files that others removed too.
+    // The mounts' kernel forgets unused names and inodes, and so do the mounts: including files
+    // that were removed from outside.
     let drop_caches = std::fs::write("/proc/sys/vm/drop_caches", "2");
     drop_caches.context(|| "drop_caches".to_owned())?;
     thread::sleep(Duration::from_millis(200));
@@ -512,7 +514,7 @@ fn finish(cache: Cache, parts: Vec<Part>) -> Done {
             ("resident_pages", stats.files.resident_pages),
             ("folios", stats.files.folios),
             ("in_use_pages", stats.memory.in_use_pages),
-            // What keeps them, perhaps.
+            // A likely holder.
             ("dirty_pages", stats.files.dirty_pages),
             ("writeback_pages", stats.files.writeback_pages),
             ("unstable_pages", stats.files.unstable_pages),

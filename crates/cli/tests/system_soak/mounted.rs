@@ -38,7 +38,7 @@ pub(crate) fn program() -> PathBuf {
     }
 }
 
-/// Runs the command, and returns what it prints.
+/// Runs the command, and returns its output.
 fn call(arguments: &[&str]) -> Done<String> {
     let output = Command::new(program()).args(arguments).output();
     let output = output.context(|| format!("foliocache {arguments:?}"))?;
@@ -70,7 +70,8 @@ impl Mount {
         memory: &str,
         kernel_cache: &str,
     ) -> Done<Mount> {
-        // It keeps descriptors for names up to an eighth of this, so that a leak is told from what is kept.
+        // The mount keeps descriptors for names up to an eighth of this limit, which separates a
+        // leak from kept ones.
         let mut command = Command::new("prlimit");
         command
             .arg(format!("--nofile={OPEN_FILES}:{OPEN_FILES}"))
@@ -88,7 +89,7 @@ impl Mount {
         thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 let mut lines = sink.lock().unwrap();
-                // What it says last says why it ended.
+                // Its last lines say why it ended.
                 if lines.len() > 200 {
                     lines.remove(0);
                 }
@@ -302,7 +303,7 @@ pub(crate) fn list(path: &Path) -> Done<Vec<String>> {
     Ok(names)
 }
 
-/// What is at a name.
+/// The kind of file at a name.
 pub(crate) fn kind(path: &Path) -> Done<Kind> {
     let found = patiently(|| path.symlink_metadata());
     let found = found.context(|| format!("metadata of {}", path.display()))?;
@@ -385,7 +386,8 @@ impl MountHandle {
                     bytes.truncate(within);
                     // SAFETY: the mapping has `end` bytes.
                     let from = unsafe { address.add(pos as usize) };
-                    // SAFETY: `within` bytes from there on are in the mapping and in the file, which nobody else changes.
+                    // SAFETY: `within` bytes from there on are in the mapping and in the file,
+                    // which only this worker changes.
                     unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), within) };
                     bytes
                 })?;
@@ -429,7 +431,8 @@ impl MountHandle {
                 self.mapped(end as usize, |address| {
                     // SAFETY: the mapping ends at `end`.
                     let to = unsafe { address.add(pos as usize) };
-                    // SAFETY: the bytes from there on are in the mapping and in the file, which nobody else changes.
+                    // SAFETY: the bytes from there on are in the mapping and in the file, which
+                    // only this worker changes.
                     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
                 })?;
                 return Ok("stores to a mapping on a mount");

@@ -75,7 +75,7 @@ pub(crate) fn work(worker: &mut Worker<'_>, place: &dyn Place, folder: &str) -> 
             }
         }
         worker.did(what, len);
-        // The reverse: what is written here and synced is there.
+        // The reverse: data written and synced here is there.
         if worker.rng.one_in(1, 3) {
             let fill = Fill(worker.rng.next_u64());
             let bytes = fill.bytes(0, worker.rng.below(40_000) as usize);
@@ -90,11 +90,11 @@ pub(crate) fn work(worker: &mut Worker<'_>, place: &dyn Place, folder: &str) -> 
     place.remove_dir_all(folder)
 }
 
-/// Waits until the cache shows what others wrote.
+/// Waits until the cache shows the writes of others.
 fn seen(worker: &Worker<'_>, place: &dyn Place, path: &str, bytes: &[u8]) -> Done {
     let what = format!("a change of {path} by others to be seen");
     worker.wait_for(&what, SOON, || {
-        // A moment ago there may have been no such file.
+        // A moment ago the file may not have existed.
         Ok(place.read(path).is_ok_and(|found| found == bytes))
     })
 }

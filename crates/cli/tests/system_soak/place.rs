@@ -4,7 +4,7 @@ use crate::work::Done;
 use foliocache_sim::Rng;
 use std::path::PathBuf;
 
-/// What is found at a name, links not followed.
+/// The kind of file at a name; links are not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Directory,
@@ -35,13 +35,13 @@ pub(crate) trait Place: Sync {
     fn sync_dir(&self, path: &str) -> Done;
     /// Where a path is beside the cache; `None` where there is nothing beside it.
     fn source(&self, path: &str) -> Option<PathBuf>;
-    /// What the figures call it.
+    /// Its name in the figures.
     fn is_mount(&self) -> bool;
 }
 
 /// An open file, read and written in whatever ways there are: `rng` draws one.
 pub(crate) trait Handle {
-    /// Reads up to `len` bytes, fewer only at the end of the file. Returns the way, too.
+    /// Reads up to `len` bytes, fewer only at the end of the file. Returns the method used, too.
     fn read(&mut self, pos: u64, len: usize, rng: &mut Rng) -> Done<(Vec<u8>, &'static str)>;
     /// Writes everything; returns the way.
     fn write(&mut self, pos: u64, bytes: &[u8], rng: &mut Rng) -> Done<&'static str>;

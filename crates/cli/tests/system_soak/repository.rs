@@ -54,7 +54,7 @@ impl Repository<'_> {
         format!("{}/objects/{:x}/{id:016x}", self.top, id % 16)
     }
 
-    /// Writes under a name of its own, syncs, and moves into place.
+    /// Writes under a temporary name, syncs, and moves into place.
     fn publish(&mut self, worker: &mut Worker<'_>, path: &str, bytes: &[u8]) -> Done {
         self.next += 1;
         let temporary = format!("{}/objects/tmp_{}", self.top, self.next);

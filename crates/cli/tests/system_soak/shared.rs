@@ -7,8 +7,8 @@
 //!
 //! # Memory ordering
 //!
-//! `done` is stored with Release and loaded with Acquire, as is `begun`: what a reader loads before and after its read is
-//! ordered with that read.
+//! `done` is stored with Release and loaded with Acquire, as is `begun`: a reader's loads before and after its read
+//! are ordered with that read.
 //!
 //! # Safety
 //!
@@ -69,13 +69,14 @@ impl Shared {
         file.context(|| format!("open {NAME}"))
     }
 
-    /// Takes what of the file is clean out of the cache.
+    /// Evicts the clean pages of the file.
     pub(crate) fn drop_cached(&self) -> Done {
         let done = self.open()?.advise(Advice::DontNeed, ..);
         done.context(|| format!("drop what is cached of {NAME}"))
     }
 
-    /// Reads all of it, with nobody beside: each page has the generation that was written last.
+    /// Reads all of it while no other thread uses it: each page has the generation that was written
+    /// last.
     pub(crate) fn check_all(&self) -> Done {
         let file = self.open()?;
         let mut bytes = vec![0; MOST as usize * PAGE_SIZE];
@@ -130,7 +131,7 @@ pub(crate) fn work(worker: &mut Worker<'_>, shared: &Shared) -> Done {
     while worker.goes_on() {
         let pages = worker.rng.between(1, MOST) as usize;
         let first = match worker.rng.below(3) {
-            // A scan, so that there is readahead.
+            // A scan, for readahead.
             0 => {
                 scan = (scan + MOST as usize) % PAGES;
                 scan.min(PAGES - pages)
@@ -268,7 +269,7 @@ fn load(
     Ok(())
 }
 
-/// Kept views: each must stay as it is while its file changes.
+/// Kept views: each must keep its bytes while its file changes.
 pub(crate) fn views(worker: &mut Worker<'_>, shared: &Shared) -> Done {
     let file = shared.open()?;
     let mut kept = Vec::new();

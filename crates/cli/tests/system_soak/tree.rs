@@ -95,7 +95,7 @@ impl Tree<'_> {
         Ok(what?[at])
     }
 
-    /// A name that there is not yet, in a directory that there is.
+    /// An unused name in an existing directory.
     fn free_name(&mut self, worker: &mut Worker<'_>) -> String {
         let mut parents = vec![&self.top];
         let directories = self

@@ -1,4 +1,4 @@
-//! What all workers share: when to stop, how fast to go, and what was done.
+//! Shared by all workers: when to stop, how fast to go, and counts of the work done.
 //!
 //! # Model
 //!
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a check or an operation returns: what was wrong, in words.
+/// The result of a check or an operation, with the error in words.
 pub(crate) type Done<T = ()> = Result<T, String>;
 
-/// Adds what was done to an error.
+/// Adds the operation to an error.
 pub(crate) trait Context<T> {
     fn context(self, what: impl FnOnce() -> String) -> Done<T>;
 }
@@ -35,7 +35,7 @@ pub(crate) trait Short {
 
 impl Short for foliocache::Error {
     fn is_short(&self) -> bool {
-        // The second is what a file system in memory says; the disks have room.
+        // Memory file systems return the second; the disks have room.
         [foliocache::Errno::ENOMEM, foliocache::Errno::ENOSPC].contains(&self.errno())
     }
 }
@@ -52,14 +52,14 @@ impl Short for rustix::io::Errno {
     }
 }
 
-/// Longest that names may be refused for want of memory while there is something to write back.
+/// Longest time that names may be refused for lack of memory while data waits to be written back.
 const SHORT: Duration = Duration::from_secs(20);
 
 /// How often that was. Relaxed: a figure.
 pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// Tries again what is refused for want of memory. Metadata waits for no I/O: just after the bound became smaller, a file may be
-/// refused until dirty data is written. An operation that can be repeated has changed nothing then.
+/// Repeats an operation that was refused for lack of memory. Metadata waits for no I/O: just after the bound became
+/// smaller, a file may be refused until dirty data is written. A repeatable operation has changed nothing then.
 pub(crate) fn patiently<T, E: Short>(mut act: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let begun = Instant::now();
     loop {
@@ -82,7 +82,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Ticks a second in `/proc/PID/stat`.
 const TICKS: f64 = 100.0;
 
-/// What is shared by all workers, for the whole run.
+/// Shared by all workers, for the whole run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) seed: u64,
@@ -220,7 +220,7 @@ impl Worker<'_> {
         self.bytes += bytes as u64;
     }
 
-    /// Waits until `done`; what is promised within a moment may take `most` on a busy machine.
+    /// Waits until `done`; a prompt event may take `most` on a busy machine.
     pub(crate) fn wait_for(
         &self,
         what: &str,

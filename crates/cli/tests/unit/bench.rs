@@ -1,4 +1,4 @@
-//! `foliocache bench` as a program: what it prints and how it ends.
+//! `foliocache bench` as a program: its output and its exit status.
 
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -215,7 +215,7 @@ fn a_trace_that_is_given() {
         ratios.keys().collect::<Vec<_>>(),
         ["hit_ratio_vs_lru_given", "hit_ratio_vs_quick_cache_given"]
     );
-    // It fits into the cache, and the part that is not counted reads all of it.
+    // It fits into the cache, and the warm-up reads all of it.
     for row in json["rows"].as_array().unwrap() {
         assert_eq!(
             (row["name"].as_str(), row["hit_ratio"].as_f64()),

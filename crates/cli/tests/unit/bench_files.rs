@@ -175,7 +175,7 @@ fn small_files_with_default_settings() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(folder.names(), [] as [PathBuf; 0], "files stay behind");
     let json: Value = serde_json::from_str(text(&output.stdout)).expect("JSON");
-    // What a machine may not have, a note says.
+    // A note reports the features that the machine lacks.
     let notes = json["notes"].to_string();
     let missing = [
         ("cold_open_read_vs_kernel", "nothing cold: "),
@@ -351,7 +351,7 @@ fn loaders() {
             row["variant"].as_str().unwrap(),
         );
         match by {
-            // Every byte, and what is under way at the end of a turn.
+            // Every byte, and those under way at the end of a turn.
             direct if direct.starts_with("O_DIRECT") => {
                 assert!((0.99..1.5).contains(&device), "{row}");
             }
@@ -427,7 +427,7 @@ fn hits_in_working_sets() {
     assert_eq!(json["rows"].as_array().unwrap().len(), 2 * 3 * 4);
 }
 
-/// Whether the kernel can be told to drop its caches.
+/// Whether the kernel's caches can be dropped.
 fn can_drop_caches() -> bool {
     let file = fs::OpenOptions::new()
         .write(true)
@@ -619,7 +619,7 @@ fn hit_ratios() {
     // Counts need no control.
     let mut ratios = json["ratios"].as_object().unwrap().values();
     assert!(ratios.all(|ratio| ratio["control"].is_null()));
-    // By its nature: a loop beyond what is kept has no hit in LRU.
+    // By its nature: with LRU, a loop over more than fits has no hits.
     let lru = json["rows"].as_array().unwrap().iter();
     let lru = lru.filter(|row| row["variant"] == "LRU" && row["name"] == "loop");
     assert!(lru.map(|row| &row["hit_ratio"]).eq([&Value::from(0.0)]));

@@ -1,4 +1,5 @@
-//! What operators get besides the mount: completions, manual pages, the unit file and the lines of the guide.
+//! Files for operators besides the mount: completions, manual pages, the unit file and the lines of
+//! the guide.
 
 use std::fs;
 use std::os::unix::fs::symlink;

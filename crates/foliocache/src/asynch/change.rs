@@ -23,9 +23,8 @@ impl AsyncFile {
     /// Writes `buf` at byte `pos`, or at the end of a file open for appending; returns the bytes,
     /// fewer than given only before an error, and at the end as [`AsyncFile::append`].
     ///
-    /// The bytes are in the cache then and not durable. Ready at the first poll unless it has to wait
-    /// for memory, for a lock, for the rest of a page that is written in part, or because so much is
-    /// dirty that writers pause.
+    /// The bytes are in the cache then and not durable. Ready at the first poll unless it has to wait for memory,
+    /// for a lock, for the rest of a partly written page, or because writers are throttled.
     ///
     /// # Errors
     /// As [`File::write_at`](crate::File::write_at).
@@ -33,7 +32,7 @@ impl AsyncFile {
         self.write_at_with(buf, pos, IoOptions::new()).await
     }
 
-    /// As [`AsyncFile::write_at`], in the way that `options` say.
+    /// As [`AsyncFile::write_at`], with `options`.
     ///
     /// # Errors
     /// As [`File::write_at`](crate::File::write_at).
@@ -110,8 +109,8 @@ impl AsyncFile {
         }
     }
 
-    /// Writes `buf` at the end, wherever that is once the writer has the file to itself; returns
-    /// where the bytes went and how many. No other append comes between the bytes of one call.
+    /// Writes `buf` at the end of the file at that moment; returns where the bytes went and how
+    /// many. No other append comes between the bytes of one call.
     ///
     /// The first poll appends all of `buf` unless it would have to wait, as in [`AsyncFile::write_at`], or `buf` is longer
     /// than 2 MiB or than a 64th of the bound. Otherwise a worker appends from a buffer of a 256th of the bound (64 KiB to
@@ -139,13 +138,12 @@ impl AsyncFile {
     /// Writes all of `bytes` at the end in one run, however many they are: no other append of this cache comes
     /// between them. Returns where they begin.
     ///
-    /// Takes the bytes, a `Vec<u8>`, a `&'static [u8]` or a `bytes::Bytes`, since a worker may have to write them. It
-    /// writes them from where they are: no copy is made, and no memory of the bound is taken but for the pages that are
-    /// written.
+    /// Takes ownership of the bytes, a `Vec<u8>`, a `&'static [u8]` or a `bytes::Bytes`, since a worker may have to
+    /// write them. It writes them in place: no copy is made, and only the written pages take memory of the bound.
     ///
-    /// Ready at the first poll where [`AsyncFile::append`] is. If the future is dropped, all of them are in
-    /// the file, or nothing: a worker that has begun comes to the end, and whatever changes or syncs the file through
-    /// this `AsyncFile` or a clone of it afterwards waits for that.
+    /// Ready at the first poll where [`AsyncFile::append`] is. If the future is dropped, either all bytes are in
+    /// the file, or none: a worker that has begun finishes, and any later change or sync of the file through this
+    /// `AsyncFile` or a clone of it waits for that.
     ///
     /// # Errors
     /// As [`File::append_all`](crate::File::append_all).
@@ -166,8 +164,8 @@ impl AsyncFile {
             .error(Operation::Append, self.file.cached_len(), len, errno)
     }
 
-    /// Hands what follows the first `done` bytes of `bufs`, or as much of it as a buffer holds, to
-    /// a worker; returns where it went, how many bytes of it, and how many were handed over.
+    /// Hands the bytes of `bufs` after the first `done`, or as many as a buffer holds, to a worker;
+    /// returns where they went, how many were written, and how many were handed over.
     async fn write_piece(
         &self,
         bufs: &[IoSlice<'_>],
@@ -195,7 +193,7 @@ impl AsyncFile {
     }
 }
 
-/// Copies what follows the first `skip` bytes of `bufs` into `buffer`, as much as there is room.
+/// Copies the bytes of `bufs` after the first `skip` into `buffer`, as many as there is room for.
 pub(super) fn gather(bufs: &[IoSlice<'_>], mut skip: usize, buffer: &mut Buffer) {
     for buf in bufs {
         let from = skip.min(buf.len());

@@ -10,9 +10,10 @@
 //!   *cache*; then poll again       writes that; then poll again with the rest
 //! ```
 //!
-//! No runtime is needed or known: a future does what it can when it is polled, and is woken when it can go on. The
-//! store reads a missing page in the background, and its arrival wakes all waiting futures. A few threads for each file system
-//! ([`workers`](crate::workers)) do what can only be done by blocking; there is no thread for each request.
+//! No runtime is needed or known: a future does as much as it can when it is polled, and is woken when it can go
+//! on. The store reads a missing page in the background, and its arrival wakes all waiting futures. A few threads
+//! for each file system ([`workers`](crate::workers)) make the calls that have to block; there is no thread for
+//! each request.
 //!
 //! If pages are evicted between their arrival and the next poll, twice in a row, a worker copies them into an owned buffer. So a
 //! read ends however short memory is.
@@ -191,7 +192,7 @@ impl AsyncFile {
         self.read_at_with(buf, pos, IoOptions::new()).await
     }
 
-    /// As [`AsyncFile::read_at`], in the way that `options` say.
+    /// As [`AsyncFile::read_at`], with `options`.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -254,7 +255,7 @@ impl AsyncFile {
         let (open, len) = (self.file.open_file(), len as u64);
         let mut may_start = true;
         let started = poll_fn(|context| {
-            // Looked at again at every poll: executors poll for reasons of their own, too.
+            // Checked at every poll: executors also poll for other reasons.
             let fetch = open.start_fetch(iocb, len, may_start, context.waker());
             may_start = false;
             match fetch {
@@ -389,7 +390,7 @@ impl AsyncFile {
     /// Closes the file on a worker if this is its last clone, and waits for that: nothing of it blocks the caller, as a
     /// drop might. Makes nothing durable; [`AsyncFile::sync_data`] does.
     ///
-    /// If the future is dropped the file is closed all the same.
+    /// The file is closed even if the future is dropped.
     ///
     /// # Errors
     /// `ECHILD` after a fork.

@@ -8,14 +8,14 @@
 //!   poll_flush   waits for what was accepted, and tells how it ended
 //! ```
 //!
-//! The traits say that a call which is pending has done nothing: its future may be dropped and another call made
-//! with other bytes. So a read moves the position only when it hands bytes out, and a write is pending only before
-//! anything was taken of it.
+//! The traits require that a pending call has done nothing: its future may be dropped and another call made with
+//! other bytes. So a read moves the position only when it returns bytes, and a write is pending only before any of
+//! it was accepted.
 //!
 //! # Invariants
 //!
-//! 1. One accepted piece at a time; whatever else is asked waits for it first.
-//! 2. What was accepted is written, also if this is dropped.
+//! 1. One accepted piece at a time; every other request waits for it first.
+//! 2. Accepted bytes are written, even if this is dropped.
 
 use foliocache_mm::{Iocb, IovIter};
 use foliocache_sync::Arc;
@@ -33,7 +33,7 @@ use super::{AsyncFile, FRUITLESS_FETCHES};
 use crate::error::{Error, Operation, Result};
 use crate::workers::{Buffer, Kind, Pending};
 
-/// An open file with a position of its own, as tokio's [`AsyncRead`], [`AsyncWrite`] and [`AsyncSeek`].
+/// An open file with its own position, as tokio's [`AsyncRead`], [`AsyncWrite`] and [`AsyncSeek`].
 ///
 /// From [`AsyncFile::into_tokio`], with the feature `tokio`. It needs nothing of a runtime: any executor will do. Several of
 /// them may be made of clones of one file; each has its own position, which begins at 0.
@@ -52,9 +52,10 @@ use crate::workers::{Buffer, Kind, Pending};
 ///
 /// # Reads
 ///
-/// Cached bytes are read at the first poll, as by [`AsyncFile::read_at`]. A read whose future is dropped has read nothing:
-/// the position is where it was, and the pages arrive in the cache. If a worker was reading for it, in a cache that is too small for what
-/// its readers want, the next read gets the worker's bytes: those of when the dropped read began.
+/// Cached bytes are read at the first poll, as by [`AsyncFile::read_at`]. A read whose future is dropped has read
+/// nothing: the position is unchanged, and the pages arrive in the cache. If a worker was reading for it, because
+/// the cache is too small for its readers, the next read gets the worker's bytes: those of the time when the
+/// dropped read began.
 ///
 /// # Writes
 ///
@@ -63,12 +64,12 @@ use crate::workers::{Buffer, Kind, Pending};
 /// is *accepted*, and a worker writes it. The next call waits until it is done. A write whose future is dropped while it is
 /// pending has written nothing.
 ///
-/// **Flush** waits until what was accepted is in the cache, where every reader sees it, and tells if that failed; so does
-/// the next write. **Shutdown** does the same. Neither makes anything durable: [`TokioFile::sync_data`] does. Writes after a
-/// shutdown are allowed.
+/// **Flush** waits until the accepted bytes are in the cache, where every reader sees them, and returns the error
+/// if that failed; so does the next write. **Shutdown** does the same. Neither makes anything durable:
+/// [`TokioFile::sync_data`] does. Writes after a shutdown are allowed.
 ///
-/// Dropping it finishes what was accepted, and reports no failure. A change or sync through the [`AsyncFile`] or a
-/// clone waits for what was accepted before.
+/// Dropping it finishes the accepted writes, and reports no failure. A change or sync through the [`AsyncFile`] or
+/// a clone waits for the writes accepted before.
 ///
 /// # Seeks
 ///
@@ -79,7 +80,7 @@ pub struct TokioFile {
     /// The pages or bytes that a read waits for. Seeks and writes forget bytes that were not handed out.
     bringing: Option<BoxFuture<Result<Brought, Errno>>>,
     accepted: Option<Accepted>,
-    /// A seek that waits for what was accepted.
+    /// A seek that waits for accepted writes.
     seek: Option<SeekFrom>,
     /// The failure of an accepted write, until it is reported.
     failed: Option<Error>,
@@ -104,7 +105,7 @@ struct Accepted {
 }
 
 impl AsyncFile {
-    /// This file with a position, for what works on tokio's traits.
+    /// This file with a position, for code that uses tokio's traits.
     pub fn into_tokio(self) -> TokioFile {
         TokioFile {
             file: self,
@@ -123,7 +124,7 @@ impl TokioFile {
         &self.file
     }
 
-    /// The file, without its position. A write that was accepted is finished all the same.
+    /// The file, without its position. An accepted write is still finished.
     pub fn into_inner(self) -> AsyncFile {
         self.file
     }
@@ -179,7 +180,7 @@ impl TokioFile {
         Poll::Ready(self.failed.take().map_or(Ok(()), Err))
     }
 
-    /// Ready once the position is what it was set to.
+    /// Ready once the position was set.
     fn poll_position(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         ready!(self.poll_written(context));
         let Some(seek) = self.seek.take() else {
@@ -323,7 +324,7 @@ impl TokioFile {
     }
 }
 
-/// Brings in what a read of `len` bytes lacks.
+/// Fetches the missing part of a read of `len` bytes.
 async fn bring(
     file: AsyncFile,
     mut iocb: Iocb,

@@ -37,7 +37,7 @@ impl AsyncFile {
         self.file.exact(&range, view)
     }
 
-    /// What `take` takes of `len` bytes from `pos` on.
+    /// The result of `take` on `len` bytes from `pos` on.
     async fn taken<V: Send + 'static>(
         &self,
         pos: u64,

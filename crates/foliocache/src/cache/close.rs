@@ -7,13 +7,13 @@ use super::Cache;
 use crate::error::{Error, FailedFile};
 
 impl Cache {
-    /// Writes everything back and lets the cache go. Handles that are still held go on working. Blocks for the I/O, for as long as a
-    /// source hangs.
+    /// Writes everything back and closes the cache. Remaining handles still work. Blocks for the I/O, for as long
+    /// as a source hangs.
     ///
-    /// A dropped cache also makes data durable, but not what happened to names and attributes, and it has no caller to report
-    /// failures to. Each file is tried, whatever failed before. It reports them to `tracing`, with the target `foliocache::loss`, or
-    /// on standard error if there is no subscriber. Data written through remaining handles is written back when the last of them
-    /// goes. If that fails it is lost, and reported in the same way.
+    /// A dropped cache also makes data durable, but not changes of names and attributes, and it has no caller to
+    /// report failures to. Each file is tried, even after failures. It reports them to `tracing`, with the target
+    /// `foliocache::loss`, or on standard error if there is no subscriber. Data written through remaining handles
+    /// is written back when the last of them goes. If that fails it is lost, and reported in the same way.
     ///
     /// # Errors
     /// The files that could not be written back, together with the cache, which is still open.

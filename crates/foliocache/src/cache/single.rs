@@ -12,8 +12,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A file that is open through the cache has one inode: before a file is opened by its name, the file systems are asked for
-//!    its device and number.
+//! 1. A file that is open through the cache has one inode: before a file is opened by name, the file systems look
+//!    for its device and number.
 //! 2. No directory is opened around a file that is held, see [`DirFs::held_below`].
 //!
 //! # Locking
@@ -47,7 +47,7 @@ const MAX_LINKS: usize = 40;
 /// A file system that files are opened in.
 struct Source {
     mount: Arc<VfsMount>,
-    /// It is over a directory that the cache was given.
+    /// It is over a directory that was opened by its path.
     is_directory: bool,
 }
 
@@ -69,7 +69,7 @@ impl Name {
         })
     }
 
-    /// Where what is behind `file` really is.
+    /// The present location of `file`.
     fn of_file(file: &OwnedFd) -> Result<Self, Errno> {
         let path = fd::real_path(file.as_fd())?;
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
@@ -106,14 +106,14 @@ fn last_names(path: &Path, depth: usize) -> Result<PathBuf, Errno> {
     Ok(names[first..].iter().collect())
 }
 
-/// The path of a directory from the one that is `depth` above it.
+/// The path of a directory relative to its ancestor, `depth` levels up.
 pub(super) fn below(directory: &Path, depth: usize) -> Result<PathBuf, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let directory = fd::open(directory, flags, 0)?;
     last_names(&fd::real_path(directory.as_fd())?, depth)
 }
 
-/// Where the file at `path` is, or is to be made; with its attributes, if it is there.
+/// The place of the file at `path`, which may be missing; with its attributes, if it exists.
 fn follow(path: &Path, how: &OpenHow) -> Result<(Name, Option<Stat>), Errno> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -162,14 +162,15 @@ impl Cache {
     /// durable. So caches of other processes may have other files of the same directory. Readers lock nothing. The lock is an OFD lock
     /// (`fcntl(2)`) of the last byte but one that a file may have: programs can have `flock` and `fcntl` locks of the file beside it.
     ///
-    /// Names are looked up from the top of the mounted file system, so a file that gave up its descriptor is found again by its
-    /// real path. A file whose directory is moved or removed meanwhile goes on working while it has a descriptor.
+    /// Names are looked up from the top of the mounted file system, so a file that gave up its descriptor is found
+    /// again by its real path. A file whose directory is moved or removed meanwhile still works while it has a
+    /// descriptor.
     ///
-    /// Blocks on I/O. When the last handle is dropped, that blocks until the file is written back and flushed; what fails stays dirty and
-    /// locked, and is retried. The first file of a mounted file system costs what [`Cache::directory`] does. Each further one
-    /// takes some hundred bytes of the bound, and each directory on its path about 3 KiB, most of it for watching. Descriptors: up to two
-    /// for the file's data, one for its lock, and one for each directory above locked files; these do not give way
-    /// when descriptors are short.
+    /// Blocks on I/O. Dropping the last handle blocks until the file is written back and flushed; data that failed
+    /// stays dirty and locked, and is retried. The first file of a mounted file system costs as much as
+    /// [`Cache::directory`]. Each further one takes some hundred bytes of the bound, and each directory on its path
+    /// about 3 KiB, most of it for watching. Descriptors: up to two for the file's data, one for its lock, and one
+    /// for each directory above locked files; these are not given up when descriptors are short.
     ///
     /// # Errors
     /// Those of [`OpenOptions::open`](crate::OpenOptions::open). `EBUSY` ([`Error::Directory`]) if another cache, of this process or another,
@@ -214,8 +215,9 @@ impl Cache {
         Err(failed(Errno::ESTALE))
     }
 
-    /// Takes over a descriptor of a regular file, such as a [`std::fs::File`], which was opened elsewhere: by another process, say. What it was opened for decides
-    /// what the handle may do. Caching replaces `O_DIRECT`.
+    /// Takes over a descriptor of a regular file, such as a [`std::fs::File`], that was opened elsewhere, for
+    /// instance by another process. Its access mode decides which operations the handle allows. Caching replaces
+    /// `O_DIRECT`.
     ///
     /// As [`Cache::file`]: the same file as by its names, with the same lock. If a name leads to it, the file is opened by
     /// that, and the descriptor is closed, with locks that belong to it. Else the descriptor is kept while the file is open.
@@ -269,7 +271,7 @@ impl Cache {
         Ok(File::new(open, &source.mount, Rights::default(), path))
     }
 
-    /// Opens what is at `name`, or the file with the attributes `stat`, and holds it.
+    /// Opens the file at `name`, or the one with the attributes `stat`, and holds it.
     fn open_name(
         &self,
         name: &Name,

@@ -9,7 +9,7 @@ use crate::attributes::{FileTimes, Permissions, owner};
 use crate::error::{Operation, Result};
 
 impl Directory {
-    /// Sets the permission bits of what `path` leads to.
+    /// Sets the permission bits of the file at `path`; follows symbolic links.
     ///
     /// # Errors
     /// `ENOENT`, `EPERM`, `EROFS`, [`Error::Escape`](crate::Error::Escape), those of the backing store.
@@ -18,7 +18,7 @@ impl Directory {
         self.set(path.as_ref(), &permissions.to_set(), true)
     }
 
-    /// Sets times of what `path` leads to.
+    /// Sets times of the file at `path`; follows symbolic links.
     ///
     /// # Errors
     /// As [`Directory::set_permissions`].
@@ -27,7 +27,8 @@ impl Directory {
         self.set(path.as_ref(), &times.to_set(), true)
     }
 
-    /// Sets owner and group of what `path` leads to. A value of `None` is not changed. As [`std::os::unix::fs::chown`].
+    /// Sets owner and group of the file at `path`; follows symbolic links. A value of `None` is not
+    /// changed. As [`std::os::unix::fs::chown`].
     ///
     /// # Errors
     /// As [`Directory::set_permissions`].
@@ -51,11 +52,11 @@ impl Directory {
         })
     }
 
-    /// The value of an extended attribute of what `path` leads to, such as `user.mime_type`; `None` if there is none of that
-    /// name.
+    /// The value of an extended attribute of the file at `path`, such as `user.mime_type`; `None` if it has no
+    /// attribute of that name. Follows symbolic links.
     ///
     /// # Errors
-    /// `ENOENT`, `EOPNOTSUPP` where the store has no such attributes, `EACCES`,
+    /// `ENOENT`, `EOPNOTSUPP` where the store lacks such attributes, `EACCES`,
     /// [`Error::Escape`](crate::Error::Escape), those of the backing store.
     pub fn get_xattr(
         &self,
@@ -67,7 +68,8 @@ impl Directory {
         })
     }
 
-    /// Sets an extended attribute of what `path` leads to, whether or not it has one of that name.
+    /// Sets an extended attribute of the file at `path`, and replaces one of that name. Follows
+    /// symbolic links.
     ///
     /// # Errors
     /// As [`Directory::get_xattr`]; `EPERM`, `EROFS`, `ENOSPC`, `ERANGE` for a name and `E2BIG` for a value that is too long.
@@ -83,7 +85,7 @@ impl Directory {
         })
     }
 
-    /// Takes an extended attribute away from what `path` leads to.
+    /// Removes an extended attribute of the file at `path`; follows symbolic links.
     ///
     /// # Errors
     /// As [`Directory::set_xattr`]; `ENODATA` if there is none of that name.
@@ -93,7 +95,7 @@ impl Directory {
         })
     }
 
-    /// The names of the extended attributes of what `path` leads to.
+    /// The names of the extended attributes of the file at `path`; follows symbolic links.
     ///
     /// # Errors
     /// As [`Directory::get_xattr`].

@@ -61,7 +61,7 @@ impl Directory {
         Some(found.map(|dentry| self.at(dentry, path)))
     }
 
-    /// All entries, if they are no more than are read ahead.
+    /// All entries, if they fit into the read-ahead.
     pub(crate) fn read_dir_cached(&self, path: &Path) -> Option<Result<Vec<DirEntry>>> {
         let operation = Operation::ReadDir;
         let directory = match self.below_cached(operation, path)? {

@@ -29,10 +29,11 @@ impl Directory {
     /// ```
     ///
     /// # Errors
-    /// As [`OpenOptions::open`](crate::OpenOptions::open) and [`File::read_at`]; `ENOMEM` if there is no memory for so many bytes.
+    /// As [`OpenOptions::open`](crate::OpenOptions::open) and [`File::read_at`]; `ENOMEM` if there
+    /// is no memory for all bytes.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open(path)?;
-        // A byte more: the read that finds the end needs room, too.
+        // One byte more: the read that finds the end needs room too.
         let size = usize::try_from(file.cached_len())
             .ok()
             .and_then(|len| len.checked_add(1));
@@ -68,8 +69,8 @@ impl Directory {
         })
     }
 
-    /// Makes a file of these bytes, or puts them in the place of what the file held. They are in the cache then and not
-    /// durable, which takes [`File::sync_all`] or [`Cache::sync`](crate::Cache::sync).
+    /// Creates a file with these bytes, or replaces the contents of an existing one. They are then in the cache,
+    /// and not durable before [`File::sync_all`] or [`Cache::sync`](crate::Cache::sync).
     ///
     /// # Errors
     /// As [`OpenOptions::open`](crate::OpenOptions::open) and [`File::write_at`]; the file then may hold part of the bytes.
@@ -79,8 +80,8 @@ impl Directory {
         file.write_all_at(contents.as_ref(), 0)
     }
 
-    /// Copies the bytes and the permission bits of the file `from` to the file `to`, which is made, or loses what it held.
-    /// Returns the bytes. They go through the cache, and are not durable then.
+    /// Copies the bytes and the permission bits of the file `from` to the file `to`, which is created or
+    /// overwritten. Returns the number of bytes. They go through the cache, and are not durable then.
     ///
     /// # Errors
     /// As [`Directory::read`] and [`Directory::write`]; `EINVAL` if both are the same file, which then is as it was.

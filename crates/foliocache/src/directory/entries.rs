@@ -50,10 +50,10 @@ impl DirEntry {
         joined(&self.listed.path, &self.name)
     }
 
-    /// The kind of the file, as the directory says. Blocks for I/O only where the directory does not say.
+    /// The kind of the file, from the directory entry. Blocks for I/O only if the entry lacks it.
     ///
     /// # Errors
-    /// As [`DirEntry::metadata`], where the directory does not say.
+    /// As [`DirEntry::metadata`], if the entry lacks it.
     pub fn file_type(&self) -> Result<FileKind> {
         match self.kind {
             FileKind::Unknown => Ok(self.metadata()?.file_type()),
@@ -61,12 +61,13 @@ impl DirEntry {
         }
     }
 
-    /// As [`DirEntry::file_type`]; [`FileKind::Unknown`] where the directory does not say.
+    /// As [`DirEntry::file_type`]; [`FileKind::Unknown`] if the entry lacks it.
     pub(crate) fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// The attributes of what has the name in the directory now; a symbolic link is not followed. May block for I/O.
+    /// The attributes of the file that has the name in the directory now; a symbolic link is not
+    /// followed. May block for I/O.
     ///
     /// # Errors
     /// `ENOENT` if it is gone, those of the backing store.
@@ -145,7 +146,8 @@ impl ReadDir {
         self.ended && self.read.is_empty()
     }
 
-    /// All entries, if they are known without a question to the store and without waiting, and no more than are read ahead.
+    /// All entries, if they are known without asking the store and without waiting, and fit into
+    /// the read-ahead.
     pub(super) fn into_known(mut self) -> Option<Result<Vec<DirEntry>>> {
         if !self.stream.is_known_at(self.offset) {
             return None;
@@ -154,7 +156,7 @@ impl ReadDir {
         (entries.is_err() || self.has_ended()).then_some(entries)
     }
 
-    /// The next entry, without memory of its own.
+    /// The next entry, without an allocation.
     pub(crate) fn next_borrowed(&mut self) -> Option<Result<(FileKind, &OsStr)>> {
         if self.read.is_empty()
             && !self.ended

@@ -32,7 +32,7 @@ impl Directory {
         self.move_to(from.as_ref(), directory, to.as_ref(), RenameMode::Replace)
     }
 
-    /// As [`Directory::rename`]; `mode` says what happens if the new name exists.
+    /// As [`Directory::rename`]; `mode` chooses the treatment of an existing target.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -76,7 +76,7 @@ impl Directory {
         to: &Path,
         act: impl FnOnce(&Namei<'_>, &OsStr, &Namei<'_>, &OsStr) -> Result<(), WalkError>,
     ) -> Result<()> {
-        // Before anything is done: the target's handle is asked below.
+        // Before any change: the target's handle is checked below.
         if self.rights.read_only {
             return Err(self.error(operation, from, Errno::EROFS));
         }

@@ -2,13 +2,14 @@
 //!
 //! # Model
 //!
-//! All paths are relative to the directory and stay in it. Names and attributes are cached, as part of
-//! the bound; what others change in a local directory is noticed within some 10 ms where the kernel tells of it, and after
-//! [`revalidate_after`](crate::DirectoryOptions::revalidate_after) elsewhere. `docs/guide/sharing.md` is the whole of it.
+//! All paths are relative to the directory and stay in it. Names and attributes are cached, as part of the bound. A
+//! change by others in a local directory is noticed within some 10 ms if the kernel reports it, and after
+//! [`revalidate_after`](crate::DirectoryOptions::revalidate_after) otherwise. `docs/guide/sharing.md` has the
+//! details.
 //!
 //! # Differences from Linux
 //!
-//! Owner and mode of what is made are those of the process when the file system was made.
+//! New files get the owner and umask that the process had when the file system was made.
 
 mod attributes;
 mod cached;
@@ -111,9 +112,10 @@ impl Directory {
         })
     }
 
-    /// The same directory with the credentials of another user. Mode, owner and group decide, as in the kernel, on every operation
-    /// through it and through whatever is opened from it, and new files belong to that user. Access control lists do not count, nor do
-    /// capabilities of users other than 0. Without credentials the backing store decides what this process may do.
+    /// The same directory with the credentials of another user. Mode, owner and group decide, as in the kernel, on
+    /// every operation through it and through everything opened from it, and new files belong to that user. Access
+    /// control lists do not count, nor do capabilities of users other than 0. Without credentials the backing store
+    /// decides what this process may do.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -184,7 +186,7 @@ impl Directory {
         }
     }
 
-    /// Runs `act` from this directory; a path that leads out of it is an error of its own.
+    /// Runs `act` from this directory; a path that leads out of it is a distinct error.
     fn run<T>(
         &self,
         operation: Operation,
@@ -206,7 +208,7 @@ impl Directory {
         })
     }
 
-    /// The path of what is at `path` from here, for messages.
+    /// The full path of `path`, for messages.
     fn join(&self, path: &Path) -> PathBuf {
         joined(&self.path, path)
     }

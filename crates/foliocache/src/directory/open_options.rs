@@ -39,64 +39,7 @@ impl<'a> OpenOptions<'a> {
         }
     }
 
-    /// Whether the file can be read.
-    pub fn read(&mut self, read: bool) -> &mut Self {
-        self.how.flags.read = read;
-        self
-    }
-
-    /// Whether the file can be written.
-    pub fn write(&mut self, write: bool) -> &mut Self {
-        self.how.flags.write = write;
-        self
-    }
-
-    /// Whether every write goes to the end of the file, wherever that is by then. Implies
-    /// `write`.
-    pub fn append(&mut self, append: bool) -> &mut Self {
-        self.how.flags.append = append;
-        self
-    }
-
-    /// Whether the file is cut to nothing. Needs `write`.
-    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
-        self.how.flags.truncate = truncate;
-        self
-    }
-
-    /// Whether the file is made if it is not there. Needs `write` or `append`.
-    pub fn create(&mut self, create: bool) -> &mut Self {
-        self.how.create = create;
-        self
-    }
-
-    /// Whether the file is made, and must not be there yet, not even as a symbolic link. Needs
-    /// `write` or `append`; `create` and `truncate` then say nothing.
-    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
-        self.how.exclusive = create_new;
-        self
-    }
-
-    /// Whether all reads and writes through the handle are
-    /// [uncached](crate::IoOptions::uncached).
-    pub fn uncached(&mut self, uncached: bool) -> &mut Self {
-        self.how.flags.uncached = uncached;
-        self
-    }
-
-    /// Whether all reads and writes through the handle are
-    /// [direct](crate::IoOptions::direct).
-    pub fn direct(&mut self, direct: bool) -> &mut Self {
-        self.how.flags.direct = direct;
-        self
-    }
-
-    /// Permission bits of a file that is made. The umask is taken off: the one that the process had when the directory was first opened.
-    /// 0o666 unless said.
-    pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.how.mode = mode;
-        self
-    }
+    open_how::setters!("the directory was first opened.");
 
     /// Opens the file at `path`, relative to the directory.
     ///

@@ -31,7 +31,7 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// The locks, if one was ever asked for.
+    /// The locks, if one was ever taken.
     pub(crate) fn known_locks(&self) -> Option<&dyn FileLocks> {
         self.locks.get().map(|held| &*held.locks)
     }

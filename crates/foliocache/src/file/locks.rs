@@ -23,7 +23,7 @@ pub enum TryLockError {
     #[error(transparent)]
     Error(Error),
     /// Another handle has a lock that excludes it.
-    #[error("somebody else has it locked")]
+    #[error("another handle has it locked")]
     WouldBlock,
 }
 
@@ -38,17 +38,19 @@ impl From<TryLockError> for io::Error {
 
 /// # Locks
 ///
-/// As those of [`std::fs::File`]: `flock(2)` on the file in the source, by this handle. Two handles of one process exclude each other,
-/// as two caches do, and programs that lock the file without a cache. The lock is advisory: it stops only those that ask for it.
-/// [`File::try_clone`] makes a handle with the same lock. The lock ends with [`File::unlock`], or when the last clone is
-/// dropped; it stays with the file that was opened if others rename or replace that. A child of a fork has it as long as this process
-/// does not unlock. In a [file system in memory](crate::Cache::memfs) there are none: `EOPNOTSUPP`.
+/// As those of [`std::fs::File`]: `flock(2)` on the file in the source, held by this handle. It excludes other
+/// handles in this process, other caches, and programs that lock the file without a cache. The lock is advisory: it
+/// stops only those that ask for it. [`File::try_clone`] makes a handle with the same lock. The lock ends with
+/// [`File::unlock`], or when the last clone is dropped; it stays with the opened file if that is renamed or
+/// replaced. A forked child shares it until this process unlocks. A [file system in memory](crate::Cache::memfs)
+/// has no locks: `EOPNOTSUPP`.
 ///
-/// **The next holder sees what the last one wrote**, as if both used the kernel's page cache:
+/// **The next holder sees the last one's writes**, as if both used the kernel's page cache:
 ///
-/// - The holder of a lock sees all that others had written to the source when it got the lock: one `statx(2)`, and if they did, the cached pages of
-///   the file are dropped. If data of this cache in the file is written but not durable, and others wrote since, it is made durable first.
-///   [`DirectoryOptions::exclusive`](crate::DirectoryOptions::exclusive) spares the look.
+/// - The holder of a lock sees all writes of others to the source before the lock was granted: one `statx(2)`, and
+///   if there were any, the cached pages of the file are dropped. If data of this cache in the file is written but
+///   not durable, and others wrote since, it is made durable first.
+///   [`DirectoryOptions::exclusive`](crate::DirectoryOptions::exclusive) saves the `statx`.
 /// - Before an exclusive lock ends, all that is dirty in the file is written to the source, of other handles too. It is not made durable:
 ///   [`File::sync_data`] does that.
 ///
@@ -61,9 +63,10 @@ impl From<TryLockError> for io::Error {
 ///
 /// # Errors of locks
 ///
-/// `EMFILE` if hardly a descriptor is left, `ENOLCK`, `EACCES` if the mode of the file has changed and no longer allows to open it,
-/// `ESTALE` if others replaced a file whose pages are all cached and that has no descriptor, `EBUSY` if what others wrote cannot be taken over
-/// (a device may write to pages of the file, or a program stores into its mapping without a pause), `ECHILD` after a fork, those of the source: then the handle has no lock.
+/// `EMFILE` if hardly a descriptor is left, `ENOLCK`, `EACCES` if the mode of the file has changed and no longer
+/// allows to open it, `ESTALE` if others replaced a file whose pages are all cached and that has no descriptor,
+/// `EBUSY` if writes by others cannot be taken over (a device may write to pages of the file, or a program stores
+/// into its mapping without a pause), `ECHILD` after a fork, those of the source: then the handle has no lock.
 impl File {
     /// Locks the file for this handle alone; waits for others, without end. If the handle has a lock already, that is
     /// changed as by `flock(2)`, which first gives up a shared one.
@@ -96,8 +99,8 @@ impl File {
         self.lock_file(LockKind::Exclusive, Contended::Wait)
     }
 
-    /// Locks the file, together with other handles that do so. As [`File::lock`]. In place of an exclusive lock: what is dirty is
-    /// written first.
+    /// Locks the file shared. As [`File::lock`]. Replaces an exclusive lock: dirty data is written to the source
+    /// first.
     ///
     /// # Errors
     /// See [above](#errors-of-locks).
@@ -121,26 +124,28 @@ impl File {
         try_lock(|| self.lock_file(LockKind::Shared, Contended::Fail))
     }
 
-    /// Ends the lock of the whole file. If it was exclusive, what is dirty is written to the source before. Does nothing if
-    /// there is no lock. Blocks for the write.
+    /// Releases the lock of the whole file. If it was exclusive, dirty data is written to the source first. Does
+    /// nothing without a lock. Blocks for the write.
     ///
     /// # Errors
-    /// Those of writing to the source, such as `ENOSPC`: then the lock stays. Dropping the handle ends it all the same, and the data is
-    /// tried again as after any failed write. `ECHILD` after a fork.
+    /// Those of writing to the source, such as `ENOSPC`: then the lock stays. Dropping the handle still ends it,
+    /// and the data is retried as after any failed write. `ECHILD` after a fork.
     pub fn unlock(&self) -> Result<()> {
         self.with(Operation::Unlock, |_| {
             self.known_locks().map_or(Ok(()), FileLocks::unlock)
         })
     }
 
-    /// Locks a range of bytes, which need not be in the file, in place of what the handle has locked of it; waits for others, without end.
+    /// Locks a range of bytes, which may lie beyond the end of the file, and replaces the handle's
+    /// locks there; waits for other holders without a time limit.
     ///
     /// These are *open file description locks* (`F_OFD_SETLKW`): like those of the whole file they belong to the handle. They exclude the
     /// ranges that other programs lock with `fcntl(2)`, and know nothing of [`File::lock`]. Any number of handles may have a shared lock of
     /// a byte, or one an exclusive one. A deadlock is not noticed.
     ///
-    /// Range locks bring the same as locks of the file, for the whole file whatever the range: a look at the source
-    /// afterwards. Once the handle has had an exclusive one, each [`File::unlock_range`] and each change to a shared lock writes what is dirty.
+    /// A range lock has the same effects as a lock of the file, on the whole file whatever the range: after it is
+    /// taken the source is checked for changes. Once the handle has had an exclusive one, each
+    /// [`File::unlock_range`] and each change to a shared lock writes dirty data first.
     ///
     /// # Errors
     /// `EBADF` for a shared lock of a handle that is not open for reading, or an exclusive one if it is not open for writing;
@@ -165,7 +170,7 @@ impl File {
         try_lock(|| self.lock_bytes(&range, kind, Contended::Fail))
     }
 
-    /// Ends what the handle has locked of a range with [`File::lock_range`]. Does nothing if that is nothing. As
+    /// Releases the handle's locks of [`File::lock_range`] in a range. Does nothing without any. As
     /// [`File::unlock`].
     ///
     /// # Errors

@@ -6,9 +6,10 @@ use super::File;
 use foliocache_sys::Errno;
 
 impl File {
-    /// The size in bytes, as current as [`File::metadata`] has it. Costs no system call if the directory is watched and no change was
-    /// reported, or the source was asked within [`revalidate_after`](crate::DirectoryOptions::revalidate_after); otherwise
-    /// blocks for a `statx(2)`. If the source does not answer, and in a forked child, the size that was known last.
+    /// The size in bytes, as current as [`File::metadata`]. Costs no system call if the directory is watched and no
+    /// change was reported, or if the source was asked within
+    /// [`revalidate_after`](crate::DirectoryOptions::revalidate_after); otherwise blocks for a `statx(2)`. If the
+    /// source does not answer, and in a forked child, returns the last known size.
     #[doc(alias = "size")]
     pub fn len(&self) -> u64 {
         self.current_len().unwrap_or_else(|_| self.cached_len())
@@ -26,14 +27,15 @@ impl File {
         Ok(attr?.size)
     }
 
-    /// The size as far as it is known without asking. Neither blocks nor fails.
+    /// The last known size. Neither blocks nor fails.
     #[inline]
     pub(crate) fn cached_len(&self) -> u64 {
         self.open.size()
     }
 
-    /// Reads into `buf` from byte `pos` on, as far as the file goes; returns the bytes. Fewer than `buf` has mean that the file ends
-    /// there. What follows them in `buf` stays as it was. Blocks, and takes memory of the bound, as [`File::read_at`].
+    /// Reads into `buf` from byte `pos` on until it is full or the file ends; returns the number of bytes. A
+    /// smaller number than `buf` holds means the end of the file. The rest of `buf` is unchanged. Blocks, and takes
+    /// memory of the bound, as [`File::read_at`].
     ///
     /// # Errors
     /// Those of [`File::read_at`], whatever was read before; `buf` then may be filled in part. The end of the file is none.
@@ -51,9 +53,10 @@ impl File {
     /// Looks at the source, as opening the file again does: whether others changed it since it was looked at last. If so, the cached pages
     /// are dropped, and from now on all handles see the new content. `false` also if an open or another such call was the first to see it.
     ///
-    /// While data of this cache waits to be written to the file, the file is as this cache has it, and the answer is `false`: call
-    /// [`File::write_out`] before, or use [a lock](File#locks). If data is written but not durable, and others wrote since, it is made durable
-    /// before theirs is taken over. An open file that others replaced stays the one that was opened: `false`. So it is with
+    /// While data of this cache waits to be written to the file, the cache's version counts, and the answer is
+    /// `false`: call [`File::write_out`] before, or use [a lock](File#locks). If written data is not durable yet
+    /// and others wrote since, it is made durable before their version is taken over. An open file that was
+    /// replaced stays the opened one: `false`. The same holds with
     /// [`DirectoryOptions::exclusive`](crate::DirectoryOptions::exclusive), and in a file system in memory.
     ///
     /// Blocks for a `statx(2)` of the source, also if [`DirectoryOptions::watch`](crate::DirectoryOptions::watch) is on. Takes no memory of
@@ -74,7 +77,8 @@ impl File {
     /// Blocks for the writes, not for a flush of the medium. Takes no memory of the bound. Of a file system in memory it does nothing.
     ///
     /// # Errors
-    /// Those of writing to the source. What failed stays dirty and is tried again; later syncs tell of it, too. `ECHILD` after a fork.
+    /// Those of writing to the source. Data that failed stays dirty and is retried; later syncs
+    /// report it too. `ECHILD` after a fork.
     #[doc(alias = "sync_file_range")]
     pub fn write_out(&self) -> Result<()> {
         self.with(Operation::Write, |open| {

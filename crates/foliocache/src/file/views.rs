@@ -44,11 +44,11 @@ impl File {
     /// All bytes of `range`, neither more nor fewer. A range that is open at its end ends with the file, as long as that is when
     /// this is called.
     ///
-    /// If one folio of the cache has all of them, the view is that of [`File::view`]: no copy, and its folio stays in the
-    /// bound. Else it is a copy, and [`View::is_copy`] says so. Its bytes, and 64 more, count in the bound, too, as long as it is
-    /// kept ([`CacheStats::copied_view_bytes`](crate::CacheStats::copied_view_bytes)), or as the cache is there. All copies
-    /// together have at most a quarter of the bound. A copy that is made beside a write may have a part of it, like a read; nothing
-    /// changes it afterwards.
+    /// If one folio of the cache has all of them, the view is that of [`File::view`]: no copy, and its folio stays
+    /// in the bound. Otherwise it is a copy, and [`View::is_copy`] says so. A copy's bytes, and 64 more, count in
+    /// the bound while it exists ([`CacheStats::copied_view_bytes`](crate::CacheStats::copied_view_bytes)) and the
+    /// cache is open. All copies together take at most a quarter of the bound. A copy that is made during a write
+    /// may contain part of it, like a read; it does not change afterwards.
     ///
     /// Neither blocks nor allocates if one folio that is in the cache has the bytes. Else it blocks as [`File::read_at`], and for the
     /// memory of the copy up to a second after nothing more could be reclaimed.
@@ -66,9 +66,9 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnexpectedEof`] if the file ends before the range does, and those of [`File::read_at`]. `ENOBUFS` if copies have
-    /// their quarter of the bound: drop some. `ENOMEM` if there is no memory for another, because what cannot be reclaimed holds its
-    /// part.
+    /// [`Error::UnexpectedEof`] if the file ends before the range does, and those of [`File::read_at`]. `ENOBUFS`
+    /// if copies have their quarter of the bound: drop some. `ENOMEM` if there is no memory for another one,
+    /// because unreclaimable memory takes its share.
     #[inline]
     pub fn view_exact(&self, range: impl RangeBounds<u64>) -> Result<View> {
         let range = bytes_of(range, self.len());
@@ -109,9 +109,10 @@ impl File {
     /// # }
     /// ```
     ///
-    /// For what is missing, all reads from the store are started before the first is waited for (if the store reads in the
-    /// background), up to 4 MiB and a 16th of the bound at a time. Blocks for them and for memory of the bound. Requests that have a
-    /// result already are skipped. The views of a batch are kept together: they hold memory of the bound until they are dropped.
+    /// All reads of missing bytes are started before the first is waited for (if the store reads in the
+    /// background), up to 4 MiB and a 16th of the bound at a time. Blocks for them and for memory of the bound.
+    /// Requests that have a result already are skipped. The views of a batch are kept together: they hold memory of
+    /// the bound until they are dropped.
     ///
     /// # Errors
     /// The first of the requests' errors, after all have ended; [`ViewRequest::result`] has each.

@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //!
-//! 1. `free` and what is in use are together the amount.
+//! 1. `free` and the buffers in use together make the amount.
 //! 2. Memory is taken in the order of the queue.
 //!
 //! # Locking

@@ -83,7 +83,7 @@ pub(crate) struct Offload {
     /// For reads that found their pages evicted time and again. Apart from the others, so that
     /// writers that are throttled do not stop readers.
     pub(crate) reads: Arc<Buffers>,
-    /// For what a write hands to a worker.
+    /// For the bytes of writes that go to a worker.
     pub(crate) writes: Arc<Buffers>,
     /// Bytes of both.
     bytes: usize,
@@ -172,8 +172,8 @@ impl Offload {
 }
 
 impl Drop for Offload {
-    /// Ends the workers, once what is under way is done. Does not wait for them: a store may hang,
-    /// and they hold nothing of the cache but what they work on.
+    /// Ends the workers after their current work. Does not wait for them: a store may hang, and
+    /// they hold only the files that they work on.
     fn drop(&mut self) {
         self.workers.stop();
     }

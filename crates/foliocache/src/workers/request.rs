@@ -9,13 +9,13 @@
 //!   over, nothing was done         finished all the same, as a straggler
 //! ```
 //!
-//! A task owns what it works on: it never sees memory of the caller's.
+//! A task owns its data: it never accesses the caller's memory.
 //!
 //! # Invariants
 //!
 //! 1. A task runs once or, if its future went before a worker came to it, not at all;
 //!    [`Kind::Always`] and [`Kind::Accepted`] always run.
-//! 2. When a future is woken its task is dropped already: what the task held is free.
+//! 2. When a future is woken its task has been dropped: everything that the task held is free.
 //!
 //! # Locking
 //!
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
         expect(dead_code, reason = "the adapters for tokio make it")
     )]
     Accepted(Arc<Stragglers>),
-    /// Is done without its future, too: a sync, a close.
+    /// Runs even without its future: a sync, a close.
     Always,
 }
 
@@ -89,8 +89,8 @@ impl<V> Request<V> {
         })
     }
 
-    /// Runs it, unless it was given up; panics are noted in `worker`. Refuses it where that is an
-    /// error.
+    /// Runs it, unless it was given up; panics are recorded in `worker`. Refuses it where that is
+    /// an error.
     pub(super) fn run(&self, worker: Result<&Panics, Errno>) {
         let mut task = {
             let mut slot = self.slot.lock();
@@ -105,7 +105,7 @@ impl<V> Request<V> {
         let result = worker.and_then(|panics| {
             // A panic is the store's: the caller gets an error.
             let result = panics.catch(NAME, &mut task).unwrap_or(Err(Errno::EIO));
-            // Invariant 2. What the last holder of a file does when it goes may panic, too.
+            // Invariant 2. Dropping the last reference to a file may panic too.
             panics.catch(NAME, || drop(task));
             result
         });
@@ -183,7 +183,7 @@ impl<V> Drop for Pending<V> {
     }
 }
 
-/// Changes that go on although their futures were dropped.
+/// Changes that continue although their futures were dropped.
 ///
 /// Later changes through the same handle wait for them, or else a write that was
 /// given up could overwrite a newer one.

@@ -1,4 +1,5 @@
-//! A cache over a directory on disk, and tests that run in a process of their own. The tests of `foliocache-cuda` use it, too.
+//! A cache over a directory on disk, and tests that run in a separate process. The tests of
+//! `foliocache-cuda` use it too.
 #![allow(
     dead_code,
     missing_docs,
@@ -23,7 +24,7 @@ pub fn on_disk() -> TempDir {
     tempfile::tempdir_in(top).expect("a directory")
 }
 
-/// Whether the machine is known to lack what a test needs, which then says so and is skipped.
+/// Whether the machine is known to lack a need of a test, which then prints so and is skipped.
 pub fn lacks(need: &str) -> bool {
     let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
     let lacks = missing.split(',').any(|name| name == need);
@@ -53,8 +54,8 @@ impl Disk {
     }
 }
 
-/// Runs the test `body` of this test program, named with its module, in a process of its own, where the variable [`ALONE`]
-/// is set, and returns what it said. For what concerns the whole process.
+/// Runs the test `body` of this test program, named with its module, in a separate process with the variable
+/// [`ALONE`] set, and returns its output. For effects on the whole process.
 pub fn run_alone(body: &str) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let output = command

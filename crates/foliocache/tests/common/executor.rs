@@ -34,7 +34,7 @@ impl Unpark {
             thread::park_timeout(Duration::from_secs(1));
             assert!(
                 start.elapsed() < Duration::from_secs(60),
-                "nobody woke the future"
+                "the future was not woken"
             );
         }
     }
@@ -75,7 +75,7 @@ pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What a future comes to that must be ready at its first poll.
+/// The output of a future that must be ready at its first poll.
 pub fn at_once<F: Future>(future: F) -> F::Output {
     match poll_once(pin!(future)) {
         Poll::Ready(output) => output,
@@ -83,7 +83,7 @@ pub fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Runs what `make` makes on every executor: the bare one, and both of tokio's.
+/// Runs the future of `make` on every executor: the bare one, and both of tokio's.
 pub fn on_every_executor<F>(make: impl Fn(&'static str) -> F)
 where
     F: Future<Output = ()> + Send + 'static,

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A store whose background reads end when it is told so.
+/// A store whose background reads end on command.
 pub struct Parked {
     bytes: Vec<u8>,
     parked: Mutex<Vec<(u64, Vec<IoSegment<'static>>, ReadDone)>>,
@@ -90,7 +90,7 @@ impl AddressSpaceOperations for Parked {
     }
 }
 
-/// A faulty store whose reads are done by threads of its own.
+/// A faulty store with threads for its reads.
 pub struct Background {
     pub store: Arc<FaultyBackend>,
     threads: Vec<Sender<(u64, Vec<IoSegment<'static>>, ReadDone)>>,

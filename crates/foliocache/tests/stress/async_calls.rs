@@ -1,9 +1,9 @@
 //! Futures dropped at every await point, by many threads, over a store that is slow and fails:
 //! nothing leaks, nothing is lost, and every byte is one that was meant to be there.
 //!
-//! Each thread has a stripe of the file to itself, not aligned to pages, so that threads meet in
-//! pages but not in bytes. For every byte of its stripe it knows what may stand there: after a write
-//! that was completed only what that wrote, after one that was given up or failed that as well.
+//! Each thread has a private stripe of the file, not aligned to pages, so that threads meet in
+//! pages but not in bytes. For every byte of its stripe it knows the allowed values: after a
+//! completed write only the written one, after a dropped or failed write the old one too.
 
 use crate::common::executor::give_up_after;
 use crate::common::stores::Background;
@@ -33,7 +33,7 @@ fn stress() -> u64 {
     number("FOLIOCACHE_STRESS", 1)
 }
 
-/// One thread's stripe, and what it knows of it.
+/// One thread's stripe, and its expected contents.
 struct Stripe {
     file: AsyncFile,
     start: u64,
@@ -78,7 +78,7 @@ impl Stripe {
         let value = 1 + self.rng.below(255) as u8;
         let polls = self.patience();
         let result = {
-            // The memory goes with the future: whoever touched it later would touch freed memory.
+            // The memory goes with the future: a later access would touch freed memory.
             let bytes = vec![value; len];
             give_up_after(polls, self.file.write_at(&bytes, self.start + from))
         };
@@ -132,7 +132,7 @@ impl Stripe {
         match self.rng.below(20) {
             0 => self.sync(),
             1 => {
-                // What is clean goes, so that there are misses.
+                // Clean pages go, so that there are misses.
                 self.file.blocking().advise(Advice::DontNeed, ..).unwrap();
             }
             2..10 => self.read(),
@@ -143,7 +143,7 @@ impl Stripe {
     /// Everything that may still be under way is over, and stays so.
     fn settle(&mut self) {
         let synced: Result<()> = give_up_after(ALL, self.file.sync_data()).unwrap();
-        // Of failures until now; the next one tells of none.
+        // Earlier failures; the next one reports none.
         drop(synced);
         give_up_after(ALL, self.file.sync_data()).unwrap().unwrap();
         let mut bytes = vec![0; STRIPE as usize];
@@ -219,7 +219,7 @@ fn give_up_at_every_await_point(
         });
         faults.heal();
         stripes.iter_mut().for_each(Stripe::settle);
-        // The store has what the cache has, and no folio is locked for good.
+        // The store equals the cache, and no folio is locked for good.
         for stripe in &stripes {
             let bytes = store.durable().read_vec(stripe.start, STRIPE as usize);
             stripe.check(0, &bytes);
@@ -272,11 +272,11 @@ fn give_up_at_every_await_point(
     );
     drop(stripes);
     cache.close().unwrap();
-    // Nobody holds the file any more.
+    // The file has no other holder.
     while Arc::strong_count(&store) > 1 {
         assert!(
             start.elapsed() < Duration::from_secs(60),
-            "somebody holds the store"
+            "the store still has a holder"
         );
         thread::sleep(Duration::from_millis(1));
     }

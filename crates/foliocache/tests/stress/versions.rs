@@ -1,5 +1,5 @@
-//! Threads replace, append to, rewrite and remake files of the library, others beside it in the source, while threads read them:
-//! what a reader sees is one version, whole ([`versions`](foliocache_sim::versions)).
+//! Threads replace, append to, rewrite and remake files through the library, and others do so in the source, while
+//! threads read them: a reader sees one version, whole ([`versions`](foliocache_sim::versions)).
 //!
 //! Each way to write back at a close, in 16 MiB and in more. `FOLIOCACHE_STRESS` is the number of seconds, at least 6.
 //! `FOLIOCACHE_SEED` has the threads choose other files.
@@ -115,7 +115,7 @@ impl Place for Library {
     }
 }
 
-/// Works for `time`. Returns what was wrong.
+/// Works for `time`. Returns the errors.
 fn play(when: WritebackAtClose, mib: u64, time: Duration, seed: u64) -> Vec<String> {
     let (top, source) = (on_disk(), on_disk());
     let ledger = Ledger::open(&top.path().join("ledger")).expect("a ledger");

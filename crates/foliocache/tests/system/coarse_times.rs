@@ -18,7 +18,7 @@ impl Drop for Mounted<'_> {
 
 #[test]
 #[ignore = "system tier"]
-fn who_locks_sees_what_others_wrote_in_the_same_clock_tick() {
+fn a_lock_shows_writes_by_others_in_the_same_clock_tick() {
     if lacks("root") {
         return;
     }

@@ -31,7 +31,7 @@ impl Drop for Frozen<'_> {
 
 #[test]
 #[ignore = "system tier"]
-fn exit_does_not_wait_for_ever_for_a_disk_and_lists_what_is_lost() {
+fn exit_does_not_wait_for_ever_for_a_disk_and_lists_lost_files() {
     if lacks("root") {
         return;
     }

@@ -1,6 +1,6 @@
 //! As many mappings at once as a process may have, and then one more.
 //!
-//! Runs in a process of its own, which takes 700 MiB.
+//! Runs in a separate process, which takes 700 MiB.
 
 use crate::common::{is_alone, run_alone};
 use foliocache::{Cache, Error, MapAccess, MapError, Mapping, MappingFaults};

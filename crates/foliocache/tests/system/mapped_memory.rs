@@ -1,5 +1,5 @@
-//! What a process takes for mapped files, measured from outside while it touches many times the bound: its anonymous
-//! and shared memory and its page tables, and what its memory cgroup is charged.
+//! The memory that a process takes for mapped files, measured from outside while it touches many times the bound:
+//! its anonymous and shared memory and its page tables, and the charge of its memory cgroup.
 //!
 //! # Safety
 //!
@@ -21,8 +21,8 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const BOUND: u64 = 64 * MIB;
 
-/// Beside the bound and what the process had before: stacks and descriptors of the cache's threads, upper page tables,
-/// the heap of the test.
+/// Beside the bound and the process's earlier memory: stacks and descriptors of the cache's threads, upper page
+/// tables, the heap of the test.
 const SLACK: u64 = 4 * MIB;
 
 const CASE: &str = "FOLIOCACHE_TEST_CASE";
@@ -103,7 +103,7 @@ fn load(mapping: &Mapping, page: u64) -> (u64, u8) {
     let place = mapping.as_ptr().wrapping_add(at);
     // SAFETY: see the module's header.
     let number = unsafe { place.cast::<u64>().read_volatile() };
-    // SAFETY: as above.
+    // SAFETY: the page that was just read, within the mapping.
     (number, unsafe { place.wrapping_add(8).read_volatile() })
 }
 
@@ -117,7 +117,8 @@ impl Cgroup {
         fs::create_dir(&path).ok().map(|()| Cgroup(path))
     }
 
-    /// What it is charged but for pages of files on disks, and the part of that that the kernel may take back.
+    /// Its charge without pages of files on disks, and the part of it that the kernel could
+    /// reclaim.
     fn bytes(&self) -> u64 {
         let usage = fs::read_to_string(self.0.join("memory.usage_in_bytes")).unwrap();
         let stat = fs::read_to_string(self.0.join("memory.stat")).unwrap();
@@ -171,7 +172,7 @@ fn resident(pid: u32) -> Option<u64> {
     Some(sum("smaps_rollup", &["Anonymous", "Pss_Shmem"])? + sum("status", &["VmPTE"])?)
 }
 
-/// Runs a case in each mode, in a process of its own and a memory cgroup if there are any; what it takes stays within
+/// Runs a case in each mode, in a separate process, and in a memory cgroup where possible; its memory stays within
 /// the bound.
 fn measure(case: &str) {
     for mode in ["thread", "inline"] {

@@ -23,7 +23,7 @@ struct Library {
 }
 
 impl Library {
-    /// What differs from seed to seed: the memory, open files, and ways to write back.
+    /// The settings that vary with the seed: memory, open files, and ways to write back.
     fn new(path: &Path, seed: u64) -> Library {
         let choice = scramble(seed);
         let mib = if choice & 1 == 0 { 16 } else { 64 };
@@ -152,7 +152,8 @@ fn synced_data_and_names_survive_a_power_cut_of_the_disk() {
     }
 }
 
-/// Does `act` in rounds, in a directory of each file system, and checks what a power cut right after each of them surely leaves.
+/// Does `act` in rounds, in a directory of each file system, and checks the state that a power cut
+/// right after each of them leaves at least.
 fn cut_after_each(
     options: DirectoryOptions,
     mut act: impl FnMut(&Cache, &Directory, u8),
@@ -187,7 +188,8 @@ fn cut_after_each(
 fn overwrites_in_one_tick_of_the_clock_survive_a_power_cut() {
     let mut file = None;
     cut_after_each(
-        // Otherwise the file's times would be asked for in between, and each write would get another.
+        // Otherwise the file's times would be queried in between, and each write would get a new
+        // one.
         DirectoryOptions::new().exclusive(true),
         |cache, dir, round| {
             if round == 0 {

@@ -98,7 +98,7 @@ fn appends_of_any_length_are_whole() {
     for (id, appended) in expected {
         assert_eq!(bytes.iter().filter(|&&byte| byte == id).count(), appended);
     }
-    // The small ones, too.
+    // The small ones too.
     let mut at = 0;
     while at < bytes.len() {
         let len = match bytes[at] {
@@ -145,7 +145,7 @@ fn bad_appends_get_the_errors_of_the_blocking_calls() {
     );
     let memory = disk.cache.memfs().unwrap().create("f").unwrap();
     let memory = memory.into_async().unwrap();
-    // More than there can be: a first part is there, and the error is told.
+    // More than fits: the first part is there, and the error is returned.
     let error = block_on(memory.append_all(vec![1; 64 << 20])).unwrap_err();
     assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
     let error = memory

@@ -41,7 +41,7 @@ async fn create(dir: &AsyncDirectory, name: &'static str) -> AsyncFile {
     create.await.unwrap()
 }
 
-/// What a future comes to that must be ready at its first poll, without a worker.
+/// The output of a future that must be ready at its first poll, without a worker.
 fn known<F: Future>(dir: &AsyncDirectory, future: F) -> F::Output {
     let requests = || dir.worker_stats().unwrap().requests;
     let before = requests();
@@ -150,7 +150,7 @@ fn known_names_and_files_are_ready_at_the_first_poll() {
     assert_eq!(all.len(), 201);
     assert_eq!(block_on(names(&dir, "large")).len(), 300);
 
-    // What the kernel told meanwhile, of our own opening too, costs one more question.
+    // Events since then, including those of our own open, cost one more query.
     block_on(dir.metadata("d/f")).unwrap();
     block_on(dir.metadata("d")).unwrap();
     drop(block_on(dir.open("d/f")).unwrap());
@@ -348,7 +348,7 @@ struct Leased(fs::File);
 
 impl Leased {
     fn new(path: &std::path::Path) -> Leased {
-        // The kernel tells of somebody who wants it by a signal that would end the process.
+        // The kernel signals another opener by SIGIO, which would end the process.
         // SAFETY: no handler is installed.
         unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
         let file = rustix::fs::open(path, OFlags::RDWR, Mode::empty()).unwrap();
@@ -445,7 +445,7 @@ fn a_file_is_closed_by_a_worker() {
     assert_eq!(dir.worker_stats().unwrap().requests, before + 1);
     // A small new file is in the source when it is closed.
     assert_eq!(fs::read(disk.in_source("f")).unwrap(), b"bytes");
-    // Also if nobody waits for it.
+    // Also if its future is dropped.
     let file = block_on(create(&dir, "g"));
     block_on(file.append_all("bytes")).unwrap();
     let _ = give_up_after(1, file.close());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A file of `bytes` on a store that does what its faults say.
+/// A file of `bytes` on a store with these faults.
 fn over(cache: &Cache, faults: &Faults, bytes: &[u8]) -> (Arc<FaultyBackend>, AsyncFile) {
     let mut image = Image::new();
     image.write(0, bytes);
@@ -84,10 +84,7 @@ fn a_read_that_was_given_up_still_fills_the_cache() {
     wait_until("the page arrives", || {
         file.blocking().stats().unwrap().resident_pages > 0
     });
-    assert!(
-        buf.iter().all(|&byte| byte == 0xee),
-        "nobody else touches it"
-    );
+    assert!(buf.iter().all(|&byte| byte == 0xee), "it has no other user");
     block_on(file.read_exact_at(&mut buf, 0)).unwrap();
     assert!(buf == bytes[..PAGE]);
 }
@@ -122,7 +119,7 @@ fn a_write_that_no_worker_had_begun_is_not_done() {
     let bytes = pattern(3, 64 * PAGE);
     let (_store, file) = over(&cache, &faults, &bytes);
     faults.add(Rule::new(OpSet::READ, Effect::Hang));
-    // As many as there may be at a time, each at a page of its own.
+    // As many as are allowed at a time, each at a different page.
     let mut held: Vec<_> = (0..3)
         .map(|at| Box::pin(file.write_at(b"held", at * 16 * PAGE as u64 + 1)))
         .collect();
@@ -144,7 +141,7 @@ fn a_write_that_no_worker_had_begun_is_not_done() {
     assert_eq!(file.worker_stats().unwrap().buffered_bytes, 0);
 }
 
-/// An async file whose next sync hangs until `faults` are told otherwise.
+/// An async file whose next sync hangs until `faults` lets it go on.
 fn before_a_sync(cache: &Cache, faults: &Faults) -> (Arc<FaultyBackend>, AsyncFile) {
     let (store, file) = over(cache, faults, &pattern(4, PAGE));
     block_on(file.write_all_at(b"precious", 0)).unwrap();
@@ -168,14 +165,14 @@ fn an_error_of_a_sync_that_was_given_up_is_told_to_the_next() {
             faults.release(Err(Errno::EIO));
         } else {
             faults.release(Err(Errno::EIO));
-            // It is done, and nobody asks how it ended.
+            // It has ended, and its result was not read.
             unpark.wait();
             drop(sync);
         }
         wait_until("the sync fails", || {
             faults.counts().failed_of(OpSet::FLUSH) == 1
         });
-        // While the sync still runs that failed, the next could be over before that tells of it.
+        // While the failed sync still runs, the next one could end before the failure is recorded.
         wait_until("the sync ends", || {
             file.worker_stats().unwrap().running == 0
         });
@@ -289,7 +286,7 @@ fn a_store_that_panics_is_an_error() {
     file.blocking().discard_failed().unwrap();
 }
 
-/// A file whose reads end when `store` is told so, without readahead.
+/// A file whose reads end on command of `store`, without readahead.
 fn over_parked(cache: &Cache, bytes: &[u8]) -> (Arc<Parked>, AsyncFile) {
     let store = Parked::new(bytes.to_vec());
     let mut files = cache
@@ -318,7 +315,7 @@ fn misses_wait_for_the_store_without_a_thread() {
     assert_eq!(store.parked(), READS);
     let stats = file.worker_stats().unwrap();
     assert_eq!((stats.requests, stats.workers), (0, 0));
-    // The half of them is given up; their pages arrive all the same.
+    // Half of them are given up; their pages still arrive.
     let kept = reads.split_off(READS / 2);
     drop(reads);
     store.end_all(None);
@@ -328,10 +325,7 @@ fn misses_wait_for_the_store_without_a_thread() {
     assert_eq!(file.worker_stats().unwrap().requests, 0);
     for (at, buf) in bufs.iter().enumerate() {
         match at < READS / 2 {
-            true => assert!(
-                buf.iter().all(|&byte| byte == 0xee),
-                "nobody else touches it"
-            ),
+            true => assert!(buf.iter().all(|&byte| byte == 0xee), "it has no other user"),
             false => assert!(buf[..] == bytes[at * 4 * PAGE..][..PAGE]),
         }
     }
@@ -379,7 +373,7 @@ fn readers_of_one_page_wait_for_one_read() {
         .collect();
     reads.iter_mut().for_each(begin);
     assert_eq!(store.parked(), 1);
-    // A thread waits for it, too.
+    // A thread waits for it too.
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| {
             let mut buf = [0; 100];

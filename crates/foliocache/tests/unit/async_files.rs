@@ -1,4 +1,4 @@
-//! Async files: what they do, on every executor.
+//! Async files: their operations, on every executor.
 
 use crate::common::executor::{at_once, block_on, on_every_executor};
 use crate::common::{Disk, PAGE, pattern};
@@ -365,7 +365,7 @@ fn memory_files_work_too() {
         let bytes = pattern(6, 1 << 20);
         file.write_all_at(&bytes, 1 << 20).await.unwrap();
         let mut back = vec![1; 2 << 20];
-        // Holes, too, are there at once.
+        // Holes too are ready at once.
         assert_eq!(at_once(file.read_at(&mut back, 0)).unwrap(), 2 << 20);
         assert!(back[..1 << 20].iter().all(|&byte| byte == 0) && back[1 << 20..] == bytes);
         file.sync_all().await.unwrap();

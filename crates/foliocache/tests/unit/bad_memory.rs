@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! A [`Memory`] owns its mapping. Raw reads and writes over its bad parts are what the handlers are
-//! for; slices are made over good parts only.
+//! A [`Memory`] owns its mapping. Raw reads and writes over its bad parts are handled by the fault
+//! handlers; slices are made over good parts only.
 #![allow(unsafe_code)]
 #![cfg(target_arch = "x86_64")]
 
@@ -17,7 +17,7 @@ struct Memory {
     len: usize,
 }
 
-// SAFETY: an address range; the tests say who touches it.
+// SAFETY: an address range; the tests order their accesses.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -25,7 +25,7 @@ impl Memory {
         Memory::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// Where nobody else maps: what a test unmaps stays unmapped.
+    /// At addresses that no other code uses: an unmapped part stays unmapped.
     fn map(len: usize, flags: i32, fd: i32) -> Memory {
         static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
         // Relaxed: only has to differ.
@@ -56,13 +56,13 @@ impl Memory {
     }
 
     fn protect(&self, from: usize, to: usize, protection: i32) {
-        // SAFETY: our mapping; who touches it expects faults.
+        // SAFETY: our mapping; its users expect faults.
         let done = unsafe { libc::mprotect(self.at(from).cast(), to - from, protection) };
         assert_eq!(done, 0);
     }
 
     fn unmap(&self, from: usize) {
-        // SAFETY: our part of the address space; who touches it expects faults.
+        // SAFETY: our part of the address space; its users expect faults.
         let done = unsafe { libc::munmap(self.at(from).cast(), self.len - from) };
         assert_eq!(done, 0);
     }
@@ -128,7 +128,7 @@ fn a_source_that_cannot_be_read_from_its_middle_on() {
                 is_efault(source.write_to(&file, 2 * PAGE, pos));
             }
             assert!(content(&file) == expected, "{name}");
-            // Over what is there already.
+            // Over existing data.
             assert_eq!(source.write_to(&file, offset, pos).unwrap(), good);
             assert_eq!(source.write_to(&file, 2 * PAGE - 3, 1).unwrap(), 3);
             expected[1..4].copy_from_slice(&bytes[2 * PAGE - 3..2 * PAGE]);
@@ -161,8 +161,8 @@ fn a_source_that_was_never_there() {
     });
 }
 
-/// The write meets the bad page or does not, as it happens; what it says it wrote is there, and
-/// nothing else changed.
+/// The write meets the bad page or not, depending on the timing; the bytes that it reports are
+/// there, and nothing else changed.
 #[test]
 fn a_source_that_becomes_readable_while_the_write_runs() {
     on_both(|dir| {
@@ -240,7 +240,7 @@ fn destinations_that_cannot_be_written() {
                 let good = 2 * PAGE - offset;
                 let n = target.read_from(&file, offset, pos as u64).unwrap();
                 assert_eq!(n, good);
-                // SAFETY: these pages are readable and nobody writes them.
+                // SAFETY: these pages are readable, and not written to.
                 let got = unsafe { std::slice::from_raw_parts(target.at(offset), n) };
                 assert!(got == &bytes[pos..pos + n]);
             }

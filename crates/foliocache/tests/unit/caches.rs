@@ -78,7 +78,7 @@ fn a_directory_below_one_in_use_shares_its_files() {
     assert_eq!(disk.cache.stats().unwrap().files.resident_pages, 1);
 }
 
-/// Each would undo what the other made durable.
+/// Each would undo the other's durable changes.
 #[test]
 fn two_caches_do_not_write_to_one_directory() {
     let disk = Disk::new(16);
@@ -96,7 +96,7 @@ fn two_caches_do_not_write_to_one_directory() {
     other.directory(&source).unwrap_err();
     let options = DirectoryOptions::new().ignore_lock(true);
     cache(16).directory_with(&source, options).unwrap();
-    // The cache goes with the last that is left of it.
+    // The cache goes with its last reference.
     let file = disk.dir.open("f").unwrap();
     drop((disk.cache, disk.dir));
     other.directory(&source).unwrap_err();
@@ -112,7 +112,7 @@ fn a_cache_that_ignored_the_lock_keeps_others_out_after_the_first_is_gone() {
     let [second, third] = [cache(16), cache(16)];
     let read_only = DirectoryOptions::new().read_only(true);
     let force = DirectoryOptions::new().ignore_lock(true);
-    // What counts is how a directory is opened for writing, not how it was opened first.
+    // Opening a directory for writing counts, even if it was first opened read-only.
     let reader = second.directory_with(&source, read_only).unwrap();
     let writer = second.directory_with(&source, force.clone()).unwrap();
     writer
@@ -134,7 +134,7 @@ fn a_cache_that_ignored_the_lock_keeps_others_out_after_the_first_is_gone() {
 }
 
 #[test]
-fn pages_stay_cached_while_nobody_has_the_directory() {
+fn pages_stay_cached_while_the_directory_has_no_handle() {
     let (cache, source) = (cache(16), on_disk());
     std::fs::write(source.path().join("f"), pattern(1, 20 * PAGE)).unwrap();
     let mut buf = vec![0; 20 * PAGE];
@@ -291,7 +291,8 @@ fn read_only_is_a_matter_of_each_handle() {
         writer.create_dir("d").unwrap();
         let file = writer.create("d/f").unwrap();
         file.write_all_at(b"bytes", 0).unwrap();
-        // The handles share one file system, and what is opened from a handle is like it.
+        // The handles share one file system, and a directory opened from a handle has the handle's
+        // mode.
         let below = reader.open_dir("d").unwrap();
         let mut bytes = [0; 5];
         below

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Larger than what batches of small files take.
+/// Too large for batches of small files.
 const LARGE: usize = 300_000;
 
 /// A directory of a cache that writes nothing because of its age.
@@ -36,7 +36,7 @@ fn a_closed_file_is_in_the_source_a_moment_later() {
     let old = source.path().join("old");
     fs::write(&old, pattern(1, 5000)).unwrap();
     let (_cache, directory) = directory(source.path(), WritebackAtClose::Begin);
-    // A large new file, and an old one that is open for reading besides.
+    // A large new file, and an old one that is also open for reading.
     let content = pattern(2, LARGE);
     directory
         .create("new")
@@ -114,7 +114,7 @@ fn a_file_that_is_closed_in_a_loop_is_written_seldom() {
     wait_for(&source.path().join("log"), &content);
 }
 
-/// What the flusher writes while the file is open again is not lost, nor what comes meanwhile.
+/// Data that the flusher writes while the file is open again is not lost, nor is newer data.
 #[test]
 fn a_file_that_is_opened_again_goes_on_being_written() {
     let source = on_disk();
@@ -146,8 +146,8 @@ fn a_file_that_is_opened_again_goes_on_being_written() {
     assert!(fs::read(&path).unwrap() == newer);
 }
 
-/// A hole, or a new size, in a small file that is with the kernel already needs a flush of its own, for which nobody finds the file
-/// once others have moved it.
+/// A hole, or a new size, in a small file that the kernel has already needs a separate flush, and the file cannot
+/// be found for it after a move from outside.
 #[test]
 fn a_hole_or_new_size_of_a_closed_small_file_is_durable_after_others_move_it() {
     type Change = fn(&foliocache::File) -> foliocache::Result<()>;

@@ -10,7 +10,7 @@ use std::process::Command;
 
 const DIRECTORY: &str = "FOLIOCACHE_TEST_LOG";
 
-/// Not a test of its own: the process that `every_acknowledged_record_survives_kills_and_a_torn_tail` kills.
+/// Not a test: the process that `every_acknowledged_record_survives_kills_and_a_torn_tail` kills.
 #[test]
 fn process_that_logs() {
     if let Some(path) = env::var_os(DIRECTORY) {

@@ -81,7 +81,7 @@ fn copies_that_have_their_quarter_of_the_bound_are_refused_and_nothing_else_is()
     assert!(*file.view_exact(..).unwrap() == bytes);
 }
 
-/// The structure that ports need: a view, what it borrows from it, and all of it moved about.
+/// The structure that ports need: a view and a slice borrowed from it, moved together.
 #[test]
 fn the_address_stays_when_a_view_moves() {
     let disk = Disk::new(32);
@@ -199,7 +199,8 @@ fn a_batch_of_views_is_of_several_files_and_each_has_its_error() {
     assert!(matches!(error, Error::UnexpectedEof { .. }), "{error}");
 }
 
-/// What a VFS of SQLite does for `xFetch` and `xUnfetch`: C gets an address, and gives back that alone.
+/// A VFS of SQLite implements `xFetch` and `xUnfetch` like this: C gets an address, and gives back
+/// only that.
 struct Fetched {
     file: File,
     /// Tokens by address: a page may be fetched twice.
@@ -262,12 +263,12 @@ fn callbacks_of_c_hand_views_out_and_get_them_back() {
     assert_eq!(out[0], out[1], "one page of the cache");
     assert_eq!(held(), (true, true));
     for address in out {
-        // SAFETY: as above.
+        // SAFETY: fetched above, and not unfetched yet.
         assert_eq!(unsafe { unfetch(this, address) }, 0);
     }
     assert_eq!(held(), (false, false));
     let mut none = std::ptr::dangling();
-    // SAFETY: as above.
+    // SAFETY: `this` is the structure made above; the range reaches past the end of the file.
     let code = unsafe { fetch(this, SIZE as i64 - 1, 2, &raw mut none) };
     assert!(code != 0 && none.is_null());
 }

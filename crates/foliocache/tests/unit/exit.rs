@@ -1,4 +1,4 @@
-//! What is in the source when a process has ended, with its files closed, leaked or in use.
+//! The contents of the source after a process has ended, with its files closed, leaked or in use.
 //!
 //! # Safety
 //!
@@ -15,7 +15,7 @@ use std::{env, fs, mem, process, thread};
 
 const SOURCE: &str = "FOLIOCACHE_TEST_SOURCE";
 
-/// Runs the test `body` in a process of its own over a directory, and returns what it said.
+/// Runs the test `body` in a separate process over a directory, and returns its output.
 fn run(body: &str, source: &Path) -> Output {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", &format!("exit::{body}"), "--nocapture"]);
@@ -84,7 +84,7 @@ fn exit_without_hook() {
 }
 
 #[test]
-fn a_cache_that_is_dropped_writes_back_what_leaked_and_detached_handles_wrote() {
+fn a_dropped_cache_writes_back_data_of_leaked_and_detached_handles() {
     assert_eq!(content(&run_well("end_with_leaked_file")), "new");
     assert_eq!(content(&run_well("end_with_detached_thread")), "new");
 }
@@ -124,7 +124,7 @@ fn end_after_cache_was_dropped() {
 }
 
 #[test]
-fn exit_says_what_could_not_be_written() {
+fn exit_lists_files_that_could_not_be_written() {
     let source = on_disk();
     let output = run("exit_without_room", source.path());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -176,7 +176,7 @@ fn data_that_is_lost_with_its_cache_is_told_on_standard_error() {
             said.contains("foliocache: not in its directory, and lost if the process ends now: ");
         assert_eq!(kept, body.contains("after"), "{body}: {said}");
     }
-    // The log has it where there is one.
+    // The log, if there is one, has it.
     let output = run("drop_without_room_with_a_log", source.path());
     let (said, log) = (
         String::from_utf8_lossy(&output.stderr),
@@ -190,7 +190,7 @@ fn data_that_is_lost_with_its_cache_is_told_on_standard_error() {
 }
 
 #[test]
-fn a_cache_that_goes_writes_what_can_be_written_beside_what_cannot() {
+fn a_dropped_cache_writes_good_files_beside_failing_ones() {
     for body in ["drop_beside_a_failure", "drop_after_a_failed_close"] {
         let source = on_disk();
         let output = run(body, source.path());
@@ -232,9 +232,9 @@ fn drop_after_a_failed_close() {
     }
 }
 
-/// The thread that drops a cache writes back, too.
+/// The thread that drops a cache writes back too.
 fn ignore_sigxfsz() {
-    // SAFETY: nobody else uses signals here.
+    // SAFETY: signals have no other user here.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
@@ -281,7 +281,7 @@ fn exit_in_a_child() {
         // SAFETY: see the module's header.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above.
+            // SAFETY: see the module's header: a child may exit.
             unsafe { libc::exit(0) };
         }
         let mut status = 0;

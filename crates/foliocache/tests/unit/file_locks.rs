@@ -1,4 +1,4 @@
-//! Locks of handles: whom they exclude, what their next holder sees, and when they end.
+//! Locks of handles: whom they exclude, that the next holder sees the data, and when they end.
 #![allow(
     unsafe_code,
     reason = "one test has a signal ignored, in a process of its own"
@@ -122,7 +122,7 @@ fn what_was_written_under_a_lock_is_in_the_source_when_it_ends() {
     file.unlock().unwrap();
     assert_eq!(source(), b"unlock");
     file.lock().unwrap();
-    // Of another handle, too.
+    // Of another handle too.
     open(&disk.dir, "f").write_all_at(b"shared", 0).unwrap();
     file.lock_shared().unwrap();
     assert_eq!(source(), b"shared");
@@ -139,7 +139,7 @@ fn what_was_written_under_a_lock_is_in_the_source_when_it_ends() {
 }
 
 #[test]
-fn who_locks_sees_what_others_wrote_though_data_of_ours_is_not_durable() {
+fn a_lock_shows_writes_by_others_beside_data_that_is_not_durable() {
     for watch in [true, false] {
         let (cache, source) = (cache(16), on_disk());
         let options = DirectoryOptions::new().watch(watch);
@@ -289,7 +289,8 @@ fn bad_ranges_and_handles_get_the_errors_of_the_kernel() {
     memory.unlock().unwrap();
 }
 
-/// Locks have descriptors of their own, which others do not get: what is one too many is refused, and all else goes on.
+/// Locks have dedicated descriptors: only the lock beyond the limit is refused, and everything else
+/// goes on.
 #[test]
 fn a_lock_too_many_for_the_descriptors_of_the_process_is_refused_alone() {
     run_alone("file_locks::few_descriptors");
@@ -341,7 +342,7 @@ enum Way {
     CacheWithRanges,
 }
 
-/// Counts on under locks. The number is in two places, and a second file has it, too.
+/// Counts under locks. The number is in two places, and also in a second file.
 fn count(way: Way, path: &Path) {
     if let Way::Std = way {
         let files = [path.to_owned(), path.with_extension("more")].map(|path| open_beside(&path));

@@ -1,4 +1,4 @@
-//! What an open file does.
+//! The operations of an open file.
 
 use crate::common::{Disk, PAGE, cache, on_disk, pattern};
 use foliocache::{Advice, Cache, Errno, Error, File, MapAccess};
@@ -203,7 +203,7 @@ fn sizes_and_holes() {
 }
 
 #[test]
-fn a_handle_allows_what_it_was_opened_for() {
+fn a_handle_allows_its_access_mode_only() {
     let dir = cache(16).memfs().unwrap();
     let writer = dir.open_options().write(true).create(true).open("f");
     let writer = writer.unwrap();
@@ -360,7 +360,7 @@ fn figures_of_memory_that_is_short() {
         stats.written_bytes,
         cache.stats().unwrap().files.written_bytes
     );
-    // Read ahead, and dropped before anybody wanted it.
+    // Read ahead, and dropped before its first use.
     let other = dir.create("g").unwrap();
     other.write_all_at(&bytes[..1 << 20], 0).unwrap();
     other.sync_data().unwrap();

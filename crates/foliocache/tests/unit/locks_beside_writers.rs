@@ -10,7 +10,7 @@ const PAGE: u64 = 4096;
 /// Pages of each thread.
 const PAGES: u64 = 64;
 
-/// Locks a range again and again while three threads write pages of their own, each followed by `then`.
+/// Locks a range repeatedly while three threads write to separate pages, each followed by `then`.
 fn lock_beside_writers(then: impl Fn(&File) + Sync) {
     let disk = Disk::new(16);
     let file = disk.dir.create("f").unwrap();
@@ -21,7 +21,7 @@ fn lock_beside_writers(then: impl Fn(&File) + Sync) {
             let (file, then, done) = (&file, &then, &done);
             scope.spawn(move || {
                 for round in 0.. {
-                    // Relaxed: nothing else is told by it.
+                    // Relaxed: it publishes nothing else.
                     if done.load(Ordering::Relaxed) {
                         return;
                     }

@@ -2,9 +2,8 @@
 //!
 //! # Safety
 //!
-//! Addresses are touched within their mapping, which lives as long. Slices are made of mappings that nobody else
-//! changes meanwhile. A forked child allocates (which glibc allows), touches the handles under test, and leaves by
-//! `_exit`.
+//! Addresses are accessed within their mapping, while it lives. Slices are made of mappings that do not change
+//! meanwhile. A forked child allocates (which glibc allows), uses the handles under test, and leaves by `_exit`.
 #![allow(unsafe_code)]
 
 use crate::common::{Disk, PAGE, is_alone, on_disk, pattern, run_alone};
@@ -70,8 +69,8 @@ fn over(mode: MappingFaults, faults: &Faults, size: u64) -> (Cache, File) {
     (cache, files.pop().expect("one handle"))
 }
 
-/// Runs the test `body` of this test program in a process of its own for each mode, which ends by SIGBUS after it
-/// has said so.
+/// Runs the test `body` of this test program in a separate process for each mode, which ends by SIGBUS after it has
+/// announced it.
 fn run_to_sigbus(body: &str) {
     for mode in ["0", "1"] {
         let output = Command::new(std::env::current_exe().unwrap())
@@ -104,7 +103,7 @@ fn stores_are_seen_by_every_reader_and_in_the_source_after_a_sync() {
             file.write_all_at(&expected, 0).unwrap();
             let other = dir.open("f").unwrap();
             let mapping = file.map(.., MapAccess::ReadWrite).unwrap();
-            // SAFETY: nobody changes the file.
+            // SAFETY: the file does not change.
             assert!(unsafe { mapping.as_slice() } == expected);
             for round in 1..4 {
                 for at in [0, 5 * PAGE + 7, 40 * PAGE - 1] {
@@ -291,13 +290,13 @@ fn populated_pages_are_touched_without_a_fault() {
 }
 
 #[test]
-fn random_advice_brings_in_what_is_touched() {
+fn random_advice_reads_only_touched_pages() {
     for disk in disks() {
         let file = disk.dir.create("f").unwrap();
         file.write_all_at(&pattern(4, 4096 * PAGE), 0).unwrap();
         file.sync_data().unwrap();
         let mapping = file.map(.., MapAccess::Read).unwrap();
-        // What writeback holds at the moment stays, so ask again.
+        // Pages under writeback stay, so retry.
         let deadline = Instant::now() + Duration::from_secs(20);
         while file.stats().unwrap().resident_pages > 0 {
             assert!(Instant::now() < deadline, "{:?}", file.stats());
@@ -335,7 +334,8 @@ fn the_times_move_with_the_first_store_after_each_writeback() {
                 (metadata.modified().unwrap(), changed)
             };
             let mut last = times();
-            // What is never written back moves them once, and not where a load made the page writable before.
+            // Data that is never written back moves them once, and not at all if a load made the
+            // page writable before.
             let rounds = if dir.path() == memory.path() { 1 } else { 3 };
             for round in 0..rounds {
                 std::thread::sleep(Duration::from_millis(20));
@@ -372,9 +372,11 @@ fn a_file_is_read_into_its_own_mapping_and_into_anothers() {
                 into_one.populate(..).unwrap();
                 into_two.populate(..).unwrap();
             }
-            // SAFETY: see the module's header. What is read is beside what is changed.
+            // SAFETY: see the module's header. The bytes that are read lie beside those that
+            // change.
             let to_one = unsafe { into_one.as_mut_slice() };
-            // SAFETY: as above.
+            // SAFETY: see the module's header. The bytes that are read lie beside those that
+            // change.
             let to_two = unsafe { into_two.as_mut_slice() };
             let half = 32 * PAGE;
             one.read_exact_at(&mut to_one[half..], 0).unwrap();
@@ -488,7 +490,7 @@ fn touch_what_cannot_be_read() {
 #[test]
 fn where_faults_may_not_be_resolved_the_error_names_the_setting() {
     let said = run_alone("mapping::map_without_privilege");
-    let allowed = said.contains("everybody may");
+    let allowed = said.contains("all users may");
     assert!(said.contains("it was refused") || allowed, "{said}");
 }
 
@@ -509,7 +511,7 @@ fn map_without_privilege() {
     let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let device = std::fs::File::open("/dev/userfaultfd");
     if setting.is_ok_and(|on| on.trim() == "1") || device.is_ok() {
-        println!("everybody may");
+        println!("all users may");
         return;
     }
     let error = file.map(.., MapAccess::Read).unwrap_err();
@@ -529,7 +531,7 @@ fn map_without_privilege() {
     println!("it was refused");
 }
 
-/// Lets what hangs go on when it is dropped.
+/// Releases hanging operations when it is dropped.
 struct Released<'a>(&'a Faults);
 
 impl Drop for Released<'_> {
@@ -620,7 +622,7 @@ fn streams_of_reads_and_writes_keep_no_mapping_out() {
     });
 }
 
-/// Has the cache hold other things than what it holds, twice as much as fits.
+/// Fills the cache with other data, twice as much as fits.
 fn crowd(disk: &Disk) {
     let other = disk.dir.create("crowd").unwrap();
     for at in 0..128 {
@@ -660,7 +662,7 @@ fn a_locked_mapping_is_touched_without_a_fault_or_a_read() {
             held(1001);
             crowd(&disk);
             let before = file.stats().unwrap();
-            // SAFETY: nobody changes the file meanwhile.
+            // SAFETY: the file does not change meanwhile.
             assert!(unsafe { mapping.as_slice() } == bytes);
             store(&part, 3, 77);
             assert_eq!(load(&mapping, 8 * PAGE + 3), 77);
@@ -789,7 +791,7 @@ fn direct(disk: &Disk, name: &str) -> std::fs::File {
 }
 
 #[test]
-fn system_calls_are_handed_what_is_locked_for_io() {
+fn system_calls_get_memory_locked_for_io() {
     for (disk, mode) in disks().zip(MODES) {
         let len = 300 * PAGE;
         let file = disk.dir.create("f").unwrap();
@@ -807,7 +809,7 @@ fn system_calls_are_handed_what_is_locked_for_io() {
             let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(100 * PAGE).cast();
             let read_in = || {
                 let to = at(&stores);
-                // SAFETY: what is read into it is looked at only afterwards.
+                // SAFETY: the bytes are read only afterwards.
                 unsafe { libc::pread(source.as_raw_fd(), to, 200 * PAGE, 0) }
             };
             let write_out = || {
@@ -982,7 +984,7 @@ fn files_are_written_from_mappings_of_themselves_and_of_each_other() {
                     false => mapping.advise(Advice::DontNeed, ..).unwrap(),
                 }
             }
-            // SAFETY: see the module's header: what is written lies elsewhere.
+            // SAFETY: see the module's header: the written bytes lie elsewhere.
             let sources = [0, 1].map(|at| unsafe { mappings[at].as_slice() });
             // Within one folio, and over a folio's end.
             files[0].write_all_at(&sources[0][..100], 200).unwrap();

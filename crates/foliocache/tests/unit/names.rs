@@ -99,7 +99,7 @@ fn names_move_between_handles_of_the_same_credentials_alone() {
 
 /// A name that is believed to be absent, and is there, is found by whoever may not make it.
 #[test]
-fn an_open_finds_what_others_made_under_a_name_known_to_be_absent() {
+fn an_open_finds_a_file_made_by_others_under_a_negative_name() {
     let (cache, source) = (cache(16), on_disk());
     let absent = Duration::from_secs(5);
     let options = DirectoryOptions::new()
@@ -160,7 +160,7 @@ fn options_that_do_not_go_together() {
 }
 
 #[test]
-fn owner_and_mode_of_what_is_made_are_the_processes() {
+fn new_files_get_owner_and_umask_of_the_process() {
     let disk = Disk::new(16);
     let like = disk.in_source("like");
     std::fs::File::create(&like).unwrap();
@@ -175,7 +175,7 @@ fn owner_and_mode_of_what_is_made_are_the_processes() {
     );
 }
 
-/// What must not come out of the directory whatever is tried.
+/// Asserts that a call refused a path that leads out of the directory.
 fn is_escape<T>(result: Result<T>) {
     match result {
         Ok(_) => panic!("it got out"),
@@ -232,7 +232,7 @@ fn no_path_leaves_the_directory() {
     is_escape(jail.hard_link("../secret", "mine"));
     is_escape(jail.symlink("x", "parent/x"));
     assert!(outside.exists());
-    // What names the link itself does not follow it.
+    // Calls about the link itself do not follow it.
     assert!(jail.symlink_metadata("up").unwrap().is_symlink());
     assert_eq!(jail.read_link("up").unwrap(), Path::new("../secret"));
     assert_eq!(errno(jail.create_new("up")), Errno::EEXIST);
@@ -257,7 +257,7 @@ fn links_that_stay_inside_are_followed() {
         dir.create("later").unwrap();
         assert!(dir.metadata("made").unwrap().is_file());
         assert!(dir.symlink_metadata("short").unwrap().is_symlink());
-        // A slash at the end asks for what the link leads to.
+        // A trailing slash follows the link.
         assert!(dir.symlink_metadata("short/").unwrap().is_dir());
         dir.symlink("loop", "loop").unwrap();
         assert_eq!(errno(dir.open("loop")), Errno::ELOOP);
@@ -296,7 +296,8 @@ fn a_walk_stays_inside_while_directories_move() {
     });
 }
 
-/// An operation on what others have just removed, replaced or moved away, and of which nobody was told.
+/// An operation on a name that was just removed, replaced or moved from outside, before that is
+/// reported.
 #[test]
 fn no_operation_fails_for_a_name_that_others_changed() {
     type Act = fn(&Directory) -> Result<()>;
@@ -360,7 +361,7 @@ fn no_operation_fails_for_a_name_that_others_changed() {
             let fresh = result(true, false, change, act);
             let watched = result(true, true, change, act);
             assert_eq!(watched, fresh, "{what} after {change}");
-            // By time, what is gone may be there for a second.
+            // Without events, a removed name may show for a second.
             let unwatched = result(false, true, change, act);
             assert_ne!(unwatched, Err(Errno::ESTALE), "{what} after {change}");
         }

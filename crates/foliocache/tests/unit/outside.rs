@@ -1,4 +1,4 @@
-//! What programs beside the cache changed: sizes, looks on demand, and data that is given to them.
+//! Changes by programs beside the cache: sizes, checks on demand, and data handed to them.
 
 use crate::common::executor::{block_on, poll_once};
 use crate::common::{Disk, cache, on_disk, pattern};
@@ -22,7 +22,7 @@ fn content(file: &File) -> Vec<u8> {
 }
 
 #[test]
-fn a_look_on_demand_shows_what_others_wrote_and_says_so() {
+fn revalidate_shows_and_reports_writes_by_others() {
     for watch in [true, false] {
         let (cache, source) = (cache(16), on_disk());
         let path = source.path().join("f");
@@ -48,7 +48,7 @@ fn a_look_on_demand_shows_what_others_wrote_and_says_so() {
         assert!(file.revalidate().unwrap());
         assert_eq!(&content(&file)[4096..4102], b"theirs");
         assert_eq!(&content(&file)[..4], b"ours");
-        // Others replace it: what is open stays.
+        // It is replaced from outside: an open handle keeps the old file.
         let before = content(&file);
         fs::write(source.path().join("new"), "new").unwrap();
         fs::rename(source.path().join("new"), &path).unwrap();
@@ -88,7 +88,7 @@ fn the_length_is_that_of_metadata_beside_others() {
         assert_eq!(file.len(), 5000);
         for round in 0..20u64 {
             write_beside(&path, b"more", 6000 + round);
-            // Watches are read every 8 ms, and what is not watched is believed for 20.
+            // Events are read every 8 ms, and an unwatched answer is believed for 20.
             becomes(&|| file.len(), 6004 + round);
             assert_eq!(file.metadata().unwrap().len(), 6004 + round);
             assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 6004 + round);
@@ -129,7 +129,7 @@ fn a_full_read_ends_with_the_file_and_touches_nothing_behind_it() {
 }
 
 #[test]
-fn a_batch_into_an_arena_reads_what_single_reads_do() {
+fn a_batch_into_an_arena_reads_the_same_as_single_reads() {
     let disk = Disk::new(16);
     let data = pattern(4, 2 << 20);
     fs::write(disk.in_source("f"), &data).unwrap();
@@ -257,7 +257,7 @@ fn async_files_look_lock_and_read_to_the_end_as_others_do() {
     assert_eq!(file.len(), 5000);
 }
 
-/// A program that has no cache sees what was given to it, and so does another cache that looks.
+/// A program without a cache sees the data handed to it, and so does another cache that checks.
 #[test]
 fn two_caches_hand_data_to_each_other_without_locks() {
     let source = on_disk();

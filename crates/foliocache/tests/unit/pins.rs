@@ -86,7 +86,7 @@ fn an_ebusy_error_names_the_blocking_pin() {
 }
 
 #[test]
-fn handles_pin_what_they_may_use() {
+fn handles_pin_only_with_their_access_mode() {
     let disk = Disk::new(32);
     disk.dir
         .create("f")
@@ -111,7 +111,7 @@ fn handles_pin_what_they_may_use() {
 }
 
 #[test]
-fn beyond_the_share_is_enobufs_and_says_who_has_it() {
+fn a_pin_beyond_the_share_is_enobufs_and_names_the_holders() {
     let disk = Disk::new(32);
     let file = disk.dir.create("arena").unwrap();
     file.set_len(64 << 20).unwrap();

@@ -39,7 +39,7 @@ fn example(name: &str) -> PathBuf {
     program
 }
 
-/// What a program says of a folder, and the summary that it writes there.
+/// A program's output about a folder, and the summary that it writes there.
 fn run(name: &str, folder: &Path) -> (String, String) {
     let output = Command::new(example(name)).arg(folder).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

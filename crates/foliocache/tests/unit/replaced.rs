@@ -93,7 +93,7 @@ struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        // Relaxed: as above.
+        // Relaxed: it publishes nothing else.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -175,12 +175,12 @@ fn a_mapping_shows_one_whole_version_beside_replacement() {
     beside_replacement(DirectoryOptions::new(), |dir| {
         let file = dir.open("v").unwrap();
         let mapping = file.map(.., MapAccess::Read).unwrap();
-        // SAFETY: nobody changes a version; others replace it.
+        // SAFETY: a version never changes; a new one replaces it.
         version_of(unsafe { mapping.as_slice() });
     });
 }
 
-/// A file that was opened from the cache: nobody has asked the source for it, and there is no descriptor.
+/// A file opened from cached names: the source was not asked for it, and it has no descriptor.
 fn opened_from_the_cache(dir: &Directory, name: &str) -> File {
     for _ in 0..2 {
         version_of(&read(&dir.open(name).unwrap()).unwrap());
@@ -218,7 +218,7 @@ fn descriptors_in(directory: &Path) -> usize {
     links.filter(|link| link.starts_with(directory)).count()
 }
 
-/// Files that are open without a descriptor, and more of them than the bound has room for together with what is written and read
+/// Files that are open without a descriptor, too many for the bound together with the data that is written and read
 /// beside them.
 fn open_files_under_pressure(replaced: bool) {
     const FILES: u64 = 400;
@@ -291,7 +291,8 @@ fn replaced_files_that_are_open_leave_memory_at_last() {
     open_files_under_pressure(true);
 }
 
-/// A file whose pages are wanted gets a descriptor in time: who replaces it later does not matter.
+/// A file whose pages are being evicted gets a descriptor first, so a later replacement does not
+/// matter.
 #[test]
 fn a_file_gets_a_descriptor_before_its_first_page_goes() {
     let disk = Disk::new(16);
@@ -312,7 +313,7 @@ fn a_file_gets_a_descriptor_before_its_first_page_goes() {
     assert_eq!(version_of(&read(&file).unwrap()), 1);
 }
 
-/// Nobody gives up pages that are all that there is.
+/// Pages that exist nowhere else are not evicted.
 #[test]
 fn pages_of_a_replaced_file_stay_though_they_are_not_needed() {
     let disk = Disk::new(16);
@@ -322,6 +323,6 @@ fn pages_of_a_replaced_file_stay_though_they_are_not_needed() {
     file.advise(Advice::DontNeed, ..).unwrap();
     assert_eq!(version_of(&read(&file).unwrap()), 1);
     let mapping = file.map(.., MapAccess::Read).unwrap();
-    // SAFETY: nobody changes a version.
+    // SAFETY: a version never changes.
     assert_eq!(version_of(unsafe { mapping.as_slice() }), 1);
 }

@@ -48,28 +48,28 @@ fn scan(step: impl FnOnce(File) -> Box<dyn FnMut(u64)>) {
 }
 
 #[test]
-fn a_scan_by_pages_leaves_what_is_in_use() {
+fn a_scan_by_pages_keeps_the_working_set() {
     scan(|file| Box::new(move |at| read(&file, at, PAGE)));
 }
 
 #[test]
-fn a_scan_of_the_head_of_each_page_leaves_what_is_in_use() {
+fn a_scan_of_the_head_of_each_page_keeps_the_working_set() {
     scan(|file| Box::new(move |at| read(&file, at, 64)));
 }
 
 #[test]
-fn a_scan_backwards_leaves_what_is_in_use() {
+fn a_scan_backwards_keeps_the_working_set() {
     scan(|file| Box::new(move |at| read(&file, COLD_PAGES - 1 - at, PAGE)));
 }
 
 #[test]
-fn eight_scans_through_one_handle_leave_what_is_in_use() {
+fn eight_scans_through_one_handle_keep_the_working_set() {
     let part = COLD_PAGES / 8;
     scan(|file| Box::new(move |at| read(&file, at % 8 * part + at / 8, PAGE)));
 }
 
 #[test]
-fn a_scan_by_pins_leaves_what_is_in_use() {
+fn a_scan_by_pins_keeps_the_working_set() {
     scan(|file| {
         Box::new(move |at| {
             let bytes = at * PAGE as u64..(at + 1) * PAGE as u64;
@@ -79,7 +79,7 @@ fn a_scan_by_pins_leaves_what_is_in_use() {
 }
 
 #[test]
-fn a_scan_by_views_leaves_what_is_in_use() {
+fn a_scan_by_views_keeps_the_working_set() {
     scan(|file| {
         Box::new(move |at| {
             let pos = at * PAGE as u64;
@@ -89,12 +89,12 @@ fn a_scan_by_views_leaves_what_is_in_use() {
 }
 
 #[test]
-fn a_scan_beside_reads_at_random_through_one_handle_leaves_what_is_in_use() {
+fn a_scan_beside_random_reads_through_one_handle_keeps_the_working_set() {
     let mut rng = Rng::new(2);
     scan(|file| {
         Box::new(move |at| {
             read(&file, at, PAGE);
-            // Rarely: what both of them read is used twice indeed.
+            // Rarely: pages that both of them read are indeed used twice.
             if at % 4 == 0 {
                 read(&file, rng.below(COLD_PAGES), PAGE);
             }
@@ -114,11 +114,11 @@ fn scan_by_loads(page: impl Fn(u64) -> u64 + 'static) {
 }
 
 #[test]
-fn a_scan_by_loads_leaves_what_is_in_use() {
+fn a_scan_by_loads_keeps_the_working_set() {
     scan_by_loads(|at| at);
 }
 
 #[test]
-fn a_scan_by_loads_backwards_leaves_what_is_in_use() {
+fn a_scan_by_loads_backwards_keeps_the_working_set() {
     scan_by_loads(|at| COLD_PAGES - 1 - at);
 }

@@ -80,7 +80,7 @@ fn two_caches_have_files_of_one_directory() {
     }
 }
 
-/// Each would undo what the other made durable.
+/// Each would undo the other's durable changes.
 #[test]
 fn two_caches_do_not_write_to_one_file() {
     let (one, two, source) = (cache(16), cache(16), on_disk());
@@ -244,7 +244,7 @@ fn a_file_below_a_directory_in_use_belongs_to_that() {
 }
 
 #[test]
-fn options_mean_what_they_mean_to_std() {
+fn options_have_the_meaning_of_std() {
     let (cache, source) = (cache(16), on_disk());
     let at = |name: &str| source.path().join(name);
     let errno =
@@ -298,7 +298,7 @@ fn options_mean_what_they_mean_to_std() {
 }
 
 #[test]
-fn a_file_survives_what_others_do_to_its_path() {
+fn an_open_file_survives_changes_of_its_path() {
     let (cache, source) = (cache(16), on_disk());
     let at = |name: &str| source.path().join(name);
     fs::create_dir(at("d")).unwrap();
@@ -326,7 +326,7 @@ fn a_file_survives_what_others_do_to_its_path() {
 }
 
 #[test]
-fn a_descriptor_is_adopted_with_what_it_was_opened_for() {
+fn a_descriptor_is_adopted_with_its_access_mode() {
     let (cache, source) = (cache(16), on_disk());
     let path = source.path().join("f");
     fs::write(&path, "0123").unwrap();
@@ -392,7 +392,7 @@ fn a_descriptor_without_a_name_is_kept() {
         let mut bytes = [0; 4];
         std::os::unix::fs::FileExt::read_exact_at(&beside, &mut bytes, 0).unwrap();
         assert_eq!(&bytes, b"last");
-        // What was let go of is gone; the file is there as it is.
+        // The released descriptors are closed; the file itself remains.
         let third = cache.adopt(beside).unwrap();
         assert_eq!(contents(&third)[4..], pattern(3, 50_000)[4..]);
     }
@@ -421,7 +421,7 @@ fn programs_lock_the_file_beside_it() {
     flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
 }
 
-/// The cache's own lock of a file is beyond what programs lock.
+/// The cache's own lock of a file is beyond the range that programs can lock.
 #[test]
 fn ranges_up_to_the_end_are_locked_beside_the_lock_of_the_cache() -> Result<()> {
     let (cache, source) = (cache(16), on_disk());

@@ -17,7 +17,7 @@ const LARGE: u64 = 31 * MIB;
 /// The bound of the caches here, in MiB.
 const BOUND: u64 = 64;
 
-/// Makes a file of so many bytes.
+/// Writes this many bytes to a file.
 fn fill(file: &File, bytes: u64) -> Result<(), Errno> {
     let chunk = vec![0x5a; MIB as usize];
     for at in (0..bytes).step_by(chunk.len()) {
@@ -105,9 +105,10 @@ fn kept(source: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Nothing keeps the blocks of removed files: not longer than what is being written of them, where there may be something.
+/// Removed files keep no blocks, except while data of theirs is under writeback, where
+/// `may_be_written`.
 fn assert_none_kept(source: &Path, may_be_written: bool) {
-    // Sooner than dirty pages get old: nobody writes them for this.
+    // Sooner than dirty pages expire: they are not written for this.
     let give_up = Instant::now() + Duration::from_secs(2);
     while may_be_written && !kept(source).is_empty() && Instant::now() < give_up {
         sleep(Duration::from_millis(1));

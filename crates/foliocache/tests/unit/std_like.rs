@@ -1,4 +1,4 @@
-//! What `std::fs` has, with its names and meanings.
+//! The names and meanings of `std::fs`.
 
 use crate::common::{Disk, PAGE, cache, pattern};
 use foliocache::{
@@ -149,7 +149,7 @@ fn entries_know_their_path_and_attributes() {
 }
 
 #[test]
-fn metadata_is_what_the_source_says() {
+fn metadata_is_that_of_the_source() {
     let disk = Disk::new(16);
     disk.dir.write("f", pattern(4, 5000)).unwrap();
     disk.dir.hard_link("f", "g").unwrap();
@@ -182,7 +182,7 @@ fn metadata_is_what_the_source_says() {
         Ok(created) => assert_eq!(ours.created().unwrap(), created),
         Err(_) => assert_eq!(errno(ours.created()), Errno::EOPNOTSUPP),
     }
-    // Device and inode tell files apart.
+    // Device and inode number identify files.
     let identity = |of: &foliocache::Metadata| (of.dev(), of.ino());
     assert_eq!(identity(&ours), identity(&disk.dir.metadata("g").unwrap()));
     assert_ne!(identity(&ours), identity(&disk.dir.metadata(".").unwrap()));
@@ -233,7 +233,7 @@ fn attributes_of_an_open_file_are_set() {
         file.set_modified(later).unwrap();
         assert_eq!(dir.metadata("f").unwrap().modified().unwrap(), later);
         assert_eq!(dir.metadata("f").unwrap().accessed().unwrap(), later);
-        // Through a handle of somebody else.
+        // Through a handle with other credentials.
         dir.set_permissions("f", Permissions::from_mode(0o644))
             .unwrap();
         let guest = dir.with_credentials(Credentials::new(4711, 4711, &[]));
@@ -293,11 +293,11 @@ fn owners_are_set() {
     assert_eq!(owner("f"), (11, 14));
 }
 
-/// A change of mode that its owner may make is before a change of owner, or is refused: what has become root's does not
-/// get the bit from who had it.
+/// A change of mode by the owner comes before a change of owner, or is refused: a file that has become root's does
+/// not get the bit from its old owner.
 #[test]
 fn a_change_by_the_owner_is_not_made_after_the_owner_changed() {
-    // Where anybody may give files away.
+    // Where every user may give files away.
     let dir = &cache(16).memfs().unwrap();
     dir.write("f", "x").unwrap();
     let owner = dir.with_credentials(Credentials::new(11, 11, &[]));
@@ -385,7 +385,7 @@ fn extended_attributes_are_guarded_by_credentials() {
     dir.set_permissions("f", Permissions::from_mode(0o600))
         .unwrap();
     assert_eq!(errno(guest.get_xattr("f", "user.a")), Errno::EACCES);
-    // A directory that everybody may write to is its owner's all the same.
+    // A world-writable directory still belongs to its owner.
     dir.create_dir("shared").unwrap();
     dir.set_permissions("shared", Permissions::from_mode(0o1777))
         .unwrap();
@@ -443,7 +443,7 @@ fn data_and_holes_are_found() {
         }
         assert_eq!(file.seek_data(begin).unwrap(), Some(begin));
     }
-    // What the source says once all is there, which the call has seen to.
+    // The source's answer once all data is there, which the call ensures.
     let file = disk.dir.open("f").unwrap();
     let found = (file.seek_data(0).unwrap(), file.seek_hole(begin).unwrap());
     let source = fs::File::open(disk.in_source("f")).unwrap();

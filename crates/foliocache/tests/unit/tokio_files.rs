@@ -27,7 +27,7 @@ fn on_tokio<F: Future>(future: F) -> F::Output {
     runtime.worker_threads(2).build().unwrap().block_on(future)
 }
 
-/// A file of `bytes` on a store that does what its faults say.
+/// A file of `bytes` on a store with these faults.
 fn over(faults: &Faults, bytes: &[u8]) -> (Cache, Arc<FaultyBackend>, AsyncFile) {
     let cache = cache(16);
     let mut image = Image::new();
@@ -133,7 +133,7 @@ fn calls_on_cached_data_are_ready_at_the_first_poll() {
     at_once(file.read_exact(&mut back[..6])).unwrap();
     assert_eq!(&back[..6], b"onetwo");
     at_once(file.shutdown()).unwrap();
-    // As after a close, nothing is made of it.
+    // As after a close, the data is discarded.
     assert_eq!(at_once(file.write(b"more")).unwrap(), 4);
     assert_eq!(file.get_ref().worker_stats().unwrap().requests, 0);
 }
@@ -180,7 +180,7 @@ fn a_read_that_was_given_up_loses_no_byte() {
         Effect::Delay(Duration::from_millis(1)),
     ));
     let (mut seen, mut given_up) = (Vec::<u8>::new(), 0);
-    // Read with buffers of all sizes, each poll by a future of its own.
+    // Read with buffers of all sizes, each poll by a new future.
     for len in (1..).map(|at| at * 977 % 5000 + 1) {
         let mut buf = vec![0; len];
         match give_up_after(1, file.read(&mut buf)) {
@@ -191,7 +191,7 @@ fn a_read_that_was_given_up_loses_no_byte() {
             None => {
                 given_up += 1;
                 assert_eq!(file.position(), seen.len() as u64);
-                assert!(buf.iter().all(|&byte| byte == 0), "nobody else touches it");
+                assert!(buf.iter().all(|&byte| byte == 0), "it has no other user");
                 std::thread::sleep(Duration::from_micros(200));
             }
         }
@@ -268,7 +268,7 @@ fn a_write_that_is_pending_has_written_nothing() {
 }
 
 #[test]
-fn a_writer_that_waits_for_a_buffer_holds_nobody_up() {
+fn a_writer_that_waits_for_a_buffer_delays_no_other() {
     const LEN: usize = 60_000;
     let (cache, faults) = (cache(16), Faults::new(5));
     let mut image = Image::new();
@@ -314,7 +314,7 @@ fn a_writer_that_waits_for_a_buffer_holds_nobody_up() {
 }
 
 #[test]
-fn a_failure_of_what_was_accepted_is_told_once() {
+fn a_failure_of_accepted_bytes_is_reported_once() {
     for by_flush in [true, false] {
         let faults = Faults::new(6);
         let (_cache, _store, mut file) = before_writes_that_hang(&faults);

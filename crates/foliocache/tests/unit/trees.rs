@@ -1,4 +1,4 @@
-//! Walks over trees, and what is done to all of one.
+//! Walks over trees, and operations on whole trees.
 
 use crate::common::Disk;
 use foliocache::{
@@ -16,7 +16,7 @@ fn on_both(test: impl Fn(&Directory)) {
     test(&disk.cache.memfs().unwrap());
 }
 
-/// A tree of directories four deep, each with some files, and what is in it.
+/// A tree of directories four deep, each with some files, and the set of its paths.
 fn tree(dir: &Directory) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut make = vec![(String::new(), 0)];
@@ -118,7 +118,8 @@ fn random_tree(dir: &Directory, seed: u64) {
             closed.push((above, [0, 0o111, 0o444][random(3) as usize]));
         }
     }
-    // When all is made, and what is below first: who is not root cannot go through them then.
+    // After everything is made, the deepest first: without root privileges they cannot be entered
+    // then.
     closed.sort_by_key(|(path, _)| std::cmp::Reverse(path.matches('/').count()));
     for (path, mode) in closed {
         dir.set_permissions(path.trim_end_matches('/'), Permissions::from_mode(mode))
@@ -225,7 +226,7 @@ fn a_walk_that_is_dropped_early_ends() {
 }
 
 #[test]
-fn a_tree_is_removed_and_what_its_links_lead_to_is_not() {
+fn removing_a_tree_does_not_follow_its_links() {
     on_both(|dir| {
         dir.create_dir_all("gone/a").unwrap();
         tree(&dir.open_dir("gone/a").unwrap());

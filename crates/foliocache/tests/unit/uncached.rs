@@ -24,7 +24,7 @@ fn resident(file: &File) -> u64 {
     file.stats().unwrap().resident_pages
 }
 
-/// What the counters of a file say; that they add up.
+/// The count of dropped pages of a file; checks that its counters add up.
 fn dropped(file: &File) -> u64 {
     let stats = file.stats().unwrap().uncached;
     let kept = stats.kept_present_pages
@@ -50,13 +50,13 @@ fn uncached_reads_leave_the_cache_as_it_was() {
         assert!(n == expected.len() && block == expected);
     }
     assert_eq!((resident(&file), dropped(&file)), (0, (SIZE / PAGE) as u64));
-    // Without the flag what is read stays.
+    // Without the flag the pages stay.
     file.read_exact_at(&mut block, 0).unwrap();
     assert!(resident(&file) > 0);
 }
 
 #[test]
-fn handles_opened_uncached_leave_nothing_of_what_they_read() {
+fn handles_opened_uncached_leave_no_pages_of_their_reads() {
     let disk = Disk::new(16);
     let bytes = cold(&disk);
     let observer = disk.dir.open("f").unwrap();
@@ -68,7 +68,8 @@ fn handles_opened_uncached_leave_nothing_of_what_they_read() {
     let mut some = [0; 100];
     file.read_exact_at(&mut some, 5_000_000).unwrap();
     drop(file);
-    // What was on its way when the handle was closed is dropped when somebody needs the memory, or by the next.
+    // Pages that were under way when the handle was closed are dropped when memory is needed, or by
+    // the next use.
     let file = options.open("f").unwrap();
     file.read_exact_at(&mut some, 0).unwrap();
     drop(file);
@@ -97,7 +98,7 @@ fn async_uncached_reads_leave_nothing() {
 }
 
 #[test]
-fn uncached_batches_drop_what_they_brought_in() {
+fn uncached_batches_drop_their_own_pages() {
     let disk = Disk::new(16);
     let bytes = cold(&disk);
     let file = disk.dir.open("f").unwrap();

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use tempfile::TempDir;
 
-/// Larger than what batches of small files take.
+/// Too large for batches of small files.
 const LEN: usize = 100 << 10;
 
-/// Threads that open what another one replaces.
+/// Threads that open files which another one replaces.
 const READERS: usize = 3;
 
 const MODES: [WritebackAtClose; 3] = [

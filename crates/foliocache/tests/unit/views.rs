@@ -108,7 +108,7 @@ fn a_value_is_kept_while_its_key_is_overwritten() {
 
 /// In a file system in memory a large folio may hold a hole, whose bytes are nowhere.
 #[test]
-fn a_view_of_a_hole_in_a_large_folio_in_memory_is_a_copy_and_waits_for_nobody() {
+fn a_view_of_a_hole_in_a_large_folio_in_memory_is_a_copy_and_does_not_wait() {
     const GRAIN: usize = 32 << 10;
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What reaches the source before a name or a privilege does: the data that was written before.
+//! Data that was written before a name or a privilege reaches the source first.
 //!
 //! # Safety
 //!
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// What batches of small files take, and what they do not.
+/// A size that goes into batches of small files, and one that does not.
 const SIZES: [usize; 2] = [6_000, 300_000];
 
 const MODES: [WritebackAtClose; 3] = [
@@ -72,7 +72,7 @@ fn readers_of_the_source_see_whole_versions_of_a_file_that_is_replaced() {
                 directory.write("f.new", pattern(version, len)).unwrap();
                 directory.rename("f.new", "f").unwrap();
             }
-            // Relaxed: as above.
+            // Relaxed: it publishes nothing else.
             done.store(true, Ordering::Relaxed);
             reader.join().unwrap();
         });
@@ -80,9 +80,9 @@ fn readers_of_the_source_see_whole_versions_of_a_file_that_is_replaced() {
     }
 }
 
-/// Who writes the new content, when he closes it and how, is all the same.
+/// The writer of the new content, and how and when it is closed, make no difference.
 #[test]
-fn a_name_that_takes_the_place_of_another_comes_with_its_data() {
+fn a_replacing_name_comes_with_its_data() {
     type Write = fn(&Directory, &[u8]) -> Result<Option<foliocache::File>>;
     let ways: [Write; 4] = [
         |dir, bytes| dir.write("new", bytes).map(|()| None),
@@ -203,7 +203,7 @@ fn limit_files(bytes: u64) {
 #[track_caller]
 fn assert_no_room<T>(done: Result<T>) {
     let error = done.err().expect("there is no room").errno();
-    // A write that reaches past the limit is cut short there, for which there is no number of its own.
+    // A write that reaches past the limit is cut short there, which has no distinct error number.
     assert!(error == Errno::EFBIG || error == Errno::EIO, "{error}");
 }
 
@@ -327,7 +327,7 @@ fn set_id_bits_without_privilege() {
     if !is_alone() {
         return;
     }
-    // Before the cache has threads, which have what this one has.
+    // Before the cache starts threads, which inherit this thread's privileges.
     drop_privilege();
     for mode in MODES {
         for len in SIZES {

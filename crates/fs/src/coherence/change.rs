@@ -26,12 +26,13 @@ pub(crate) struct OwnChange {
     pub(super) alone: bool,
     /// The file was marked when it began.
     pub(super) marked: bool,
-    /// Somebody else may change the file.
+    /// Other writers may change the file.
     pub(super) among_others: bool,
 }
 
 impl OwnChange {
-    /// Is the source to be asked when a write is over? Of a file that nobody else changes, or that is marked, it is not.
+    /// Whether to ask the source when a write has ended. Not for a file that only we change, nor
+    /// for a marked one.
     pub(crate) fn at_its_end(&self) -> Verdict {
         match self.among_others && !self.marked {
             true => Verdict::Ask,

@@ -10,34 +10,40 @@
 //!  time; opened, closed; gone from its name
 //! ```
 //!
-//! The machine does no I/O and has no lock and no clock: moments are passed in, and a lock of its owner guards it. The owner asks
-//! the source, tells what it said, and does what the verdict says. [Decision 85](../../../../docs/decisions/0085-one-coherence-machine.md)
-//! has the table of events and verdicts.
+//! The machine does no I/O and has no lock and no clock: moments are arguments, and its owner's lock guards it. The
+//! owner asks the source, passes the answer in, and obeys the verdict. [Decision
+//! 85](../../../../docs/decisions/0085-one-coherence-machine.md) has the table of events and verdicts.
 //!
-//! **A token** ([`Token`]) is compared with the one that was seen last. A change of ours moves it, so from its beginning on none is
-//! known, until an answer comes that no change of ours has overtaken. A change of attributes leaves size and modification time alone: what
-//! was seen before it is kept in `unsure`, and the data is compared with that.
+//! **A token** ([`Token`]) is compared with the last one seen. A change of ours moves the token, so from its
+//! beginning on none is known, until an answer arrives that no change of ours has overtaken. A change of attributes
+//! leaves size and modification time alone: the token from before it is kept in `unsure`, and the data is compared
+//! with that.
 //!
-//! **Before a change of ours to data or times**, which would hide what others did, the owner asks, and the machine notes the answer.
+//! **Before a change of ours to data or times**, which would hide changes by others, the owner
+//! asks, and the machine records the answer.
 //!
-//! **News** come as doubts of the attributes, which do not say whose change it was, or exactly: of a marked file the kernel counts
-//! the writes of others. What it does not count, stores through mappings, has a time later than our last change.
+//! **News** arrive as doubts of the attributes, which do not say who made the change, or exactly: the kernel counts
+//! others' writes to a marked file. Stores through mappings are not counted, but have a time later than our last
+//! change.
 //!
 //! # Invariants
 //!
-//! 1. An answer is compared only if no change of ours was under way when it was asked, nor has begun since.
-//! 2. *Valid* after an answer: everything that others did before it is in what is cached, unless it came while a change of ours
-//!    to data or times was on its way, from the last answer before its beginning to the first after its end.
-//! 3. *Valid* without an answer: nothing was told since the file was compared, no news were lost, and that was less than the given
-//!    time ago.
-//! 4. Data of ours is never stale while it is dirty. What others did to the data meanwhile is noted, and stays so until it is taken
-//!    over.
+//! 1. An answer is compared only if no change of ours was under way when it was requested, nor has
+//!    begun since.
+//! 2. After *valid*, the cached data contains every change that others made before the answer. Exception: a change
+//!    during one of ours to data or times, that is, from the last answer before its beginning to the first after
+//!    its end.
+//! 3. *Valid* without an answer: since the file was last compared no change was reported and no news were lost, and
+//!    that was less than the given time ago.
+//! 4. Our data is never stale while it is dirty. Changes by others in the meantime are recorded until they are
+//!    taken over.
 //! 5. If nothing changes any more, two answers are enough to be valid.
 //!
 //! # Differences from Linux
 //!
-//! NFS compares a change attribute, or size and times, and takes what a reply shows before and after a change of its own for the rest (weak
-//! cache consistency). Here changes of ours are told apart by when they began and ended, and others' are told as well.
+//! NFS compares a change attribute, or size and times, and uses the attributes before and after a change in its
+//! reply for the rest (weak cache consistency). Here our changes are recognised by their beginning and end, and
+//! others' changes are also reported.
 
 mod change;
 #[cfg(test)]
@@ -53,35 +59,36 @@ use self::token::Data;
 /// How long others are not expected to write to a file that was made through us, in milliseconds.
 const JUST_MADE: u64 = 10;
 
-/// The answer of the machine: how the cached file stands to the source, and what is to be done.
+/// The machine's answer: the state of the cached file against the source, and the owner's next
+/// step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is what the source has.
+    /// The cached file equals the source.
     Valid,
     /// Others changed attributes alone, or that may be: revalidate them.
     AttributesStale,
-    /// Others changed the data, or that may be: invalidate what is cached of it.
+    /// Others changed, or may have changed, the data: invalidate the cached data.
     DataStale,
     /// Ask the source.
     Ask,
-    /// Data of ours waits to be written or to become durable: ours holds.
+    /// Our data waits to be written or to become durable: it wins.
     KeepOurs,
-    /// A change of ours is under way or came between: the answer tells nothing.
+    /// A change of ours is under way or came in between: the answer proves nothing.
     Unsure,
-    /// Its name is gone or leads to another file. What is open is what is cached.
+    /// Its name is gone or leads to another file. Open handles use the cached data.
     GoneButOpen,
 }
 
 /// A marked file: the kernel counts the writes of others.
 #[derive(Debug)]
 struct Marks {
-    /// Writes by others, of those that were told, that are in what is cached.
+    /// Reported writes by others that the cached data contains.
     known: u64,
-    /// No stamp of a change of ours is later, in nanoseconds.
+    /// The latest stamp of our changes, in nanoseconds.
     changed_until: i64,
     /// The changes of ours that had begun when the file got the mark.
     begun_before: u64,
-    /// Somebody looked since: others may have written before the mark.
+    /// The source was asked since: before, others may have written without a report.
     covers: bool,
 }
 
@@ -89,48 +96,54 @@ struct Marks {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Coherence {
-    // The first field is the last that opening a file looks at. What is optional has its flag below, since each node has this.
+    // The first field is the last one that an open reads. Optional parts have flags below, since
+    // every node has this structure.
     /// When it could be opened, if it could.
     opened: Moment,
     /// When it was compared with the source last, if it was.
     compared: Moment,
-    /// The last answer of the source. None while changes of ours are under way, or if nobody has looked since.
+    /// The last answer of the source. None while changes of ours are under way, or until the source
+    /// was asked.
     seen: Token,
-    /// The data as it is known, in place of `seen`, which may show more. None once data of ours goes to the source.
+    /// The known state of the data, instead of `seen`, which may include more. None once our data
+    /// goes to the source.
     unsure: Data,
     /// Changes of ours that ever began.
     begun: u64,
     /// When it was made through us, in milliseconds; 0 once it is written to the source.
     made_at: u64,
-    /// The kernel counts the writes of others. Without it there are doubts, where somebody tells, and time.
+    /// The kernel counts others' writes. Without it there are doubts, where changes are reported,
+    /// and time.
     marks: Option<Box<Marks>>,
     /// Changes of ours under way.
     under_way: u32,
     /// Changes of ours since the last one to data or times began.
     since_hidden: u32,
-    /// How often it was noted that others wrote: an answer that was asked for before knows less.
+    /// How often writes by others were recorded: an answer requested before the last one does not
+    /// cover it.
     notes: u32,
     /// Looks that no change of our data is to overtake.
     looks: u16,
-    /// Others changed the data before a change of ours that would hide that, and what is cached was not invalidated since.
+    /// Others changed the data before a change of ours that would hide it, and the cached data has
+    /// not been invalidated since.
     written: bool,
-    /// That was a write or truncate, or nobody knows: the modification time of the source is theirs.
+    /// That was a write or truncate, or may have been: the source's modification time is theirs.
     stamped: bool,
     /// It was not found by its name while it was open.
     gone: bool,
     is_opened: bool,
-    /// While it is opened: somebody would have told of a change since.
+    /// During the open: a change since then would have been reported.
     is_watched: bool,
     is_compared: bool,
     is_seen: bool,
     is_unsure: bool,
-    /// There is nobody else who changes it.
+    /// The file has no other writers.
     alone: bool,
 }
 
 /// Changes of ours.
 impl Coherence {
-    /// A change of ours begins: what the source shows until its end is no news.
+    /// A change of ours begins: until its end, differences in the source are no news.
     #[must_use = "a change has an end"]
     pub(crate) fn begin(&mut self, what: LocalChange) -> OwnChange {
         self.under_way += 1;
@@ -164,8 +177,9 @@ impl Coherence {
         }
     }
 
-    /// A change of ours is over; `token` is what the source shows now, if somebody looked, and `now` the time of a marked file, in
-    /// nanoseconds. The token is remembered only if no other change was under way beside this one, which the look may have missed.
+    /// A change of ours has ended; `token` is the source's token now, if it was asked, and `now` the time of a
+    /// marked file, in nanoseconds. The token is remembered only if no other change was under way at the same time,
+    /// which it might not include.
     pub(crate) fn end(&mut self, change: &OwnChange, token: Option<Token>, now: i64) -> Asked {
         self.under_way -= 1;
         let alone = self.is_alone(change);
@@ -225,7 +239,7 @@ impl Coherence {
         self.looks > 0
     }
 
-    /// Whether one has begun since `begun` had, or none is under way.
+    /// Whether a change has begun since `begun` had, or none is under way.
     pub(crate) fn went_on(&self, begun: u64) -> bool {
         self.under_way == 0 || self.begun != begun
     }
@@ -233,7 +247,7 @@ impl Coherence {
 
 /// Answers of the source.
 impl Coherence {
-    /// To be called before the source is asked; `told` is the count of a marked file.
+    /// Call it before the source is asked; `told` is the count of a marked file.
     pub(crate) fn ask(&self, told: Option<u64>) -> Asked {
         Asked {
             begun: (self.under_way == 0).then_some(self.begun),
@@ -247,7 +261,7 @@ impl Coherence {
         asked.begun == Some(self.begun)
     }
 
-    /// Compares an answer that holds with what is known.
+    /// Compares a valid answer with the known state.
     fn judge(&self, answer: &Answer) -> Verdict {
         let now = &answer.token;
         if self.written || self.is_told(answer.asked.told) {
@@ -266,8 +280,8 @@ impl Coherence {
         }
     }
 
-    /// Compares an answer with what was seen last. If something is stale the owner revalidates or invalidates it, as long as the answer
-    /// holds, and says so ([`Coherence::took_over`]).
+    /// Compares an answer with the last one. If something is stale the owner revalidates or invalidates it while
+    /// the answer holds, and reports that ([`Coherence::took_over`]).
     pub(crate) fn answer(&mut self, answer: &Answer, cached: Cached) -> Verdict {
         if cached.dirty && !foliocache_sync::planted!(dirty_data_stale) {
             self.note(answer);
@@ -277,7 +291,7 @@ impl Coherence {
             return Verdict::Unsure;
         }
         match self.judge(answer) {
-            // Changes by others between a change of ours and the look after it were taken for ours.
+            // Changes by others between one of ours and the look after it were taken for ours.
             _ if answer.token.size != cached.size => Verdict::DataStale,
             Verdict::Valid => {
                 self.settle(answer);
@@ -287,12 +301,12 @@ impl Coherence {
         }
     }
 
-    /// The owner has dropped or revalidated what was stale: the answer is what it has now.
+    /// The owner has dropped or revalidated the stale data: the answer describes its present data.
     pub(crate) fn took_over(&mut self, answer: &Answer) {
         let is_hidden = |begun| begun < self.begun - u64::from(self.since_hidden);
         match self.holds(answer.asked) {
             true => self.settle(answer),
-            // It can only be told from what we did since.
+            // It cannot be distinguished from our later changes.
             false if answer.asked.begun.is_some_and(is_hidden) => {}
             false => self.set_unsure(Some(answer.token.data())),
         }
@@ -314,7 +328,8 @@ impl Coherence {
         }
     }
 
-    /// Notes what an answer shows that others did to the data: a change of ours is about to hide it.
+    /// Records changes of the data by others that an answer shows: a change of ours is about to
+    /// hide them.
     pub(crate) fn note(&mut self, answer: &Answer) {
         if !self.holds(answer.asked) || foliocache_sync::planted!(hidden_by_our_change) {
             return;
@@ -328,10 +343,10 @@ impl Coherence {
         }
     }
 
-    /// As [`Coherence::answer`], of a holder of a lock, who has to know; nothing is compared for good. `may_hide` says that the
-    /// token may be that of two states.
+    /// As [`Coherence::answer`], for the holder of a lock, which needs certainty; the comparison changes nothing.
+    /// `may_hide` says that two states may share this token.
     pub(crate) fn answer_under_lock(&mut self, answer: &Answer, may_hide: bool) -> Verdict {
-        // Changes of ours came too close one after another for a look between them.
+        // Our changes followed each other too closely for a look in between.
         let is_out_of_sight = self.under_way == 0 && self.marks.is_none() && self.known().is_none();
         if is_out_of_sight || may_hide {
             self.doubt_data();
@@ -366,7 +381,7 @@ impl Coherence {
         (self.unsure, self.is_unsure) = (data.unwrap_or_default(), data.is_some());
     }
 
-    /// The data as it is known, if it is.
+    /// The known state of the data.
     fn known(&self) -> Option<Data> {
         self.unsure().or(self.seen().map(|seen| seen.data()))
     }
@@ -374,7 +389,7 @@ impl Coherence {
 
 /// News.
 impl Coherence {
-    /// Nobody else changes the file.
+    /// The file has no other writers.
     pub(crate) fn alone() -> Coherence {
         Coherence {
             alone: true,
@@ -392,7 +407,7 @@ impl Coherence {
         }));
     }
 
-    /// It does not any more; it has counted so many.
+    /// The mark is removed; the kernel had counted `told`.
     pub(crate) fn unmark(&mut self, told: u64) {
         if self.is_told(Some(told)) {
             self.doubt_data();
@@ -405,7 +420,7 @@ impl Coherence {
         (self.marks.as_ref()).is_some_and(|marks| change.number <= marks.begun_before)
     }
 
-    /// Whether the kernel counts all that others write, but for stores through mappings.
+    /// Whether the kernel counts all writes by others, except stores through mappings.
     fn is_counted(&self) -> bool {
         self.marks.as_ref().is_some_and(|marks| marks.covers)
     }
@@ -421,9 +436,9 @@ impl Coherence {
 
 /// Questions before the owner does something.
 impl Coherence {
-    /// May a file be opened for reading without the source? *Attributes stale*: it is to be opened there, since others may have changed
-    /// who may. *Ask*: a look is enough, at what nobody tells of. `watched`: its attributes are believed as long as nobody tells of a
-    /// change.
+    /// Whether a file may be opened for reading without the source. *Attributes stale*: open it there, since others
+    /// may have changed the permissions. *Ask*: a look is enough, for changes that are not reported. `watched`: its
+    /// attributes are believed until a change is reported.
     pub(crate) fn before_open(&self, now: Moment, watched: bool, look_after: u64) -> Verdict {
         let opened = &self.opened;
         let holds = self.is_opened
@@ -434,15 +449,15 @@ impl Coherence {
             && opened.doubts == now.doubts;
         match holds {
             false => Verdict::AttributesStale,
-            // It may have been opened during that, when no answer tells anything.
+            // It may have been opened during a change of ours, when no answer proves anything.
             true if self.under_way > 0 => Verdict::Unsure,
             true if opened.is_long_ago(now.at, look_after) => Verdict::Ask,
             true => Verdict::Valid,
         }
     }
 
-    /// Does a write make a file dirty that others may have changed? `told` is the count of a marked file, `clock` the time in milliseconds
-    /// if it [was made here](Coherence::was_made).
+    /// Whether a write may make a file dirty that others may have changed. `told` is the count of a marked file,
+    /// `clock` the time in milliseconds if it [was made here](Coherence::was_made).
     pub(crate) fn before_write(
         &self,
         now: Moment,
@@ -454,7 +469,7 @@ impl Coherence {
             return Verdict::Valid;
         }
         let holds = |compared: &Moment| {
-            // Of our own writes doubts tell as well, a count does not.
+            // Our own writes cause doubts too, but do not count.
             let is_doubted = !self.is_counted() && compared.doubts != now.doubts;
             let is_told = is_doubted || self.is_told(told);
             !is_told
@@ -467,8 +482,8 @@ impl Coherence {
         }
     }
 
-    /// Is the source to be asked before a change of ours to data or times, which would hide what others did? *Unsure*: there is nothing
-    /// to compare an answer with.
+    /// Whether to ask the source before a change of ours to data or times, which would hide changes by others.
+    /// *Unsure*: there is nothing to compare an answer with.
     pub(crate) fn before_change(&self, clock: u64) -> Verdict {
         match self.known() {
             _ if self.alone || self.is_counted() || self.is_just_made(clock) => Verdict::Valid,
@@ -485,8 +500,8 @@ impl Coherence {
         }
     }
 
-    /// Is the modification time of the source that of a write by others, so that ours is not to be set? `token` is what the source shows
-    /// during `change`, if somebody has looked.
+    /// Whether the source's modification time belongs to a write by others, so that ours must not be set. `token`
+    /// is the source's token during `change`, if it was asked.
     pub(crate) fn before_stamp(
         &self,
         change: &OwnChange,
@@ -499,7 +514,7 @@ impl Coherence {
             (None, _) => Verdict::Valid,
             (Some(_), _) if self.is_told(told) => Verdict::DataStale,
             (Some(_), None) => Verdict::Ask,
-            // The time may be that of another change of ours that is under way.
+            // The time may belong to another change of ours that is under way.
             (Some(marks), Some(token)) => {
                 match token.mtime > marks.changed_until && self.is_alone(change) {
                     true => Verdict::DataStale,
@@ -514,7 +529,8 @@ impl Coherence {
         self.stamped = false;
     }
 
-    /// Are attributes that came with the end of a change of ours those to show? `cached` is `None` before the file is first opened.
+    /// Whether to show the attributes that came with the end of a change of ours. `cached` is
+    /// `None` before the file is first opened.
     pub(crate) fn after_change(&self, cached: Option<Cached>, writing: bool) -> Verdict {
         let has_more = self.is_unsure || self.written || self.marks.is_some();
         match (self.seen().filter(|_| !has_more), cached) {
@@ -545,23 +561,23 @@ impl Coherence {
         self.made_at = 0;
     }
 
-    /// Whether it was made so short a while ago that nobody else writes to it.
+    /// Whether it was made so recently that it has no other writers.
     fn is_just_made(&self, clock: u64) -> bool {
         self.was_made() && clock.saturating_sub(self.made_at) <= JUST_MADE
     }
 
-    /// It could be opened, or not. `watched`: somebody would have told of changes since.
+    /// The open succeeded or failed. `watched`: a change since then would have been reported.
     pub(crate) fn opened(&mut self, opened: Option<(Moment, bool)>) {
         self.is_opened = opened.is_some();
         (self.opened, self.is_watched) = opened.unwrap_or_default();
     }
 
-    /// After [`Verdict::Ask`], somebody looked.
+    /// After [`Verdict::Ask`], the source was asked.
     pub(crate) fn looked(&mut self, now: u64) {
         self.opened.at = now;
     }
 
-    /// It was asked for by its name while changes were told, and had so many doubts.
+    /// It was looked up by name while changes were reported, with this many doubts.
     pub(crate) fn watched(&mut self, doubts: u32) {
         self.is_watched |= self.is_opened && self.opened.doubts == doubts;
     }

@@ -5,18 +5,18 @@ use super::{Answer, Asked, Cached, Coherence, LocalChange, Moment, OwnChange, To
 use proptest::prelude::*;
 use std::mem;
 
-/// How long nobody has to look, in milliseconds.
+/// For how long the source need not be asked, in milliseconds.
 const LOOK_AFTER: u64 = 1000;
 /// An epoch of [`Moment::at`].
 const EPOCH: u64 = 1 << 40;
 
-/// A change of the data by others that is not in what is cached, and that nothing excuses.
+/// A change of the data by others that the cached data lacks without an excuse.
 #[derive(Clone, Copy, Debug)]
 struct Missing {
     /// Its stamp, and when it was.
     stamp: i64,
     at: u64,
-    /// It was told that something happened.
+    /// A change was reported.
     told: bool,
     /// The kernel counted it.
     counted: bool,
@@ -57,7 +57,7 @@ enum ByOthers {
     Write {
         grows: bool,
     },
-    /// Nobody is told of it.
+    /// It is not reported.
     Store,
     Chmod,
 }
@@ -100,17 +100,18 @@ struct World {
     source: Token,
     size: u64,
     dirty: bool,
-    /// Data of ours went to the source since it became dirty.
+    /// Our data went to the source since it became dirty.
     wrote: bool,
     by_others: bool,
     /// The holder of a lock doubts the data, or times of ours look like those of others.
     doubted: bool,
-    /// A change of ours ended, and nobody has looked since.
+    /// A change of ours ended, and the source has not been asked since.
     unseen: bool,
     missing: Vec<Missing>,
     /// The queue of news, by stamps.
     queue: Vec<i64>,
-    /// The last change of ours to data or times ended unseen: what comes now cannot be told from it.
+    /// The last change of ours to data or times ended without a look: later changes cannot be told
+    /// from it.
     blind: bool,
     counted: Option<u64>,
     own: Vec<Own>,
@@ -217,7 +218,7 @@ impl World {
 
     fn begin(&mut self, what: LocalChange) {
         if what != LocalChange::Attributes {
-            // Changes that nobody has looked for are hidden.
+            // Changes that were not looked for are hidden.
             self.missing.retain(|missing| missing.recorded);
         }
         let overlapped = !self.own.is_empty();
@@ -247,7 +248,7 @@ impl World {
                 }
                 self.wrote = true;
             }
-            // Some time of ours.
+            // A time that we set.
             LocalChange::Times => self.source.mtime = -stamp,
             LocalChange::Attributes => {}
         }
@@ -286,7 +287,7 @@ impl World {
         self.missing.iter().any(is_before)
     }
 
-    /// An answer arrives; what the machine says of it.
+    /// An answer arrives; returns the machine's verdict.
     fn answer(&mut self, question: &Question) -> Option<Verdict> {
         let answer = Answer {
             asked: question.asked,
@@ -661,7 +662,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_valid_has_what_others_did(steps in prop::collection::vec(step(), 0..60)) {
+    fn valid_data_has_every_change_by_others(steps in prop::collection::vec(step(), 0..60)) {
         run(&steps, false);
     }
 

@@ -1,4 +1,4 @@
-//! Answers of a source about a file, to be compared, and when they were asked for.
+//! Answers of a source about a file, for comparison, with the time of the question.
 
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::Stat;
@@ -14,7 +14,7 @@ pub(crate) fn nanoseconds(time: Timespec) -> i64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) size: u64,
-    /// When the data changed, in nanoseconds. Anybody can set it to another time.
+    /// When the data changed, in nanoseconds. Programs can set it to any time.
     pub(crate) mtime: i64,
     /// When anything changed, in nanoseconds.
     pub(crate) ctime: i64,
@@ -29,7 +29,7 @@ impl Token {
         }
     }
 
-    /// The part that tells of the data.
+    /// The part about the data.
     pub(super) fn data(&self) -> Data {
         Data {
             size: self.size,
@@ -38,14 +38,14 @@ impl Token {
     }
 }
 
-/// The part of a [`Token`] that tells of the data of a file.
+/// The part of a [`Token`] about the data of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Data {
     pub(super) size: u64,
     mtime: i64,
 }
 
-/// A moment, and what was told until then.
+/// A moment, and the doubts counted until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     /// Of [`Belief::now`]: milliseconds, and the epoch above them.
@@ -66,14 +66,15 @@ impl Moment {
     }
 }
 
-/// Where a question to the source stands among the changes of ours, and what the kernel had told exactly by then.
+/// The place of a question to the source among the changes of ours, with the kernel's exact count
+/// at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// The changes of ours that had begun. `None` if one was under way.
     pub(super) begun: Option<u64>,
     /// Of a marked file, the writes by others.
     pub(super) told: Option<u64>,
-    /// How often it had been noted that others wrote.
+    /// How often writes by others had been recorded.
     pub(super) notes: u32,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(crate) asked: Asked,
-    /// Before it was asked, where that is known.
+    /// Before the question, if it is known.
     pub(crate) moment: Option<Moment>,
     pub(crate) token: Token,
 }
@@ -90,6 +91,6 @@ pub(crate) struct Answer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cached {
     pub(crate) size: u64,
-    /// Data of ours is not durable in the source.
+    /// Our data is not durable in the source.
     pub(crate) dirty: bool,
 }

@@ -53,7 +53,7 @@ impl MemFs {
         entries(dir)?.lock().get(name).ok_or(Errno::ENOENT)
     }
 
-    /// `EEXIST` if `name` is there.
+    /// `EEXIST` if `name` exists.
     fn check_free(dir: &Inode, name: &OsStr) -> Result<(), Errno> {
         check_name_in(dir, name)?;
         match entries(dir)?.lock().by_name.contains_key(name) {
@@ -78,14 +78,14 @@ impl MemFs {
         Ok(())
     }
 
-    /// Enters `inode` in place of what is there under `name`, whose charge stays.
+    /// Puts `inode` in the place of the present one under `name`, whose charge stays.
     fn replace(inode: &SlabArc<Inode>, dir: &Inode, name: &OsStr) -> Result<(), Errno> {
         entries(dir)?.lock().insert(name, inode.clone());
         entries_changed(dir, 0);
         Ok(())
     }
 
-    /// Takes a name away that is there.
+    /// Removes an existing name.
     fn remove_entry(dir: &Inode, name: &OsStr) -> Result<(), Errno> {
         let removed = entries(dir)?.lock().remove(name);
         MemNode::of(dir)?.uncharge(entry_bytes(name));
@@ -133,7 +133,7 @@ impl MemFs {
         Ok(())
     }
 
-    /// What a name gives up when it is removed or replaced.
+    /// Updates an inode after the removal or replacement of one of its names.
     fn unlinked(dir: &Inode, inode: &Inode) {
         if is_directory(inode) {
             add_links(inode, -2);
@@ -220,7 +220,7 @@ impl FileSystem for MemFs {
     ) -> Result<OpenFile, Errno> {
         let charge = OpenFile::charge(&self.shared.mm).map_err(|_| Errno::ENOSPC)?;
         let inode = self.new_inode(ctx, dir, name, FileKind::Regular, mode, Data::File)?;
-        // Before anybody sees a file that then cannot be opened.
+        // Before the file is visible, because a visible file must be openable.
         inode.open_mapping()?;
         Self::enter(&inode, dir, name)?;
         OpenFile::charged(inode, flags, *ctx, charge)

@@ -1,4 +1,4 @@
-//! A node of `memfs`: its data, its entries if it is a directory, and what it is charged.
+//! A node of `memfs`: its data, its entries if it is a directory, and its charge.
 
 use super::Shared;
 use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, MappingCharge, PAGE_SIZE};
@@ -15,13 +15,13 @@ use foliocache_vfs::{
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
-/// Memory that a directory entry is charged for, besides its name.
+/// Memory charged for a directory entry besides its name.
 const ENTRY_BYTES: u64 = 160;
 
 /// Size that a directory shows for each of its names.
 const SHOWN_ENTRY_BYTES: i64 = 32;
 
-/// How long a name waits for what others may give up, beyond a round of the reclaimer.
+/// How long a name waits for memory that others give up, beyond a round of the reclaimer.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The lock of a directory's entries.
@@ -55,7 +55,7 @@ pub(super) struct MemNode {
     pub(super) charged: AtomicU64,
 }
 
-/// The store behind a file's address space: none.
+/// The backend of a memory file's address space: nothing.
 pub(super) struct Nothing;
 
 impl AddressSpaceOperations for Nothing {
@@ -96,7 +96,7 @@ impl Entries {
         self.by_cookie.get(cookie).map(|(_, inode)| inode.clone())
     }
 
-    /// Enters `inode` under `name`, in place of what is there.
+    /// Enters `inode` under `name`, and replaces the present one.
     pub(super) fn insert(&mut self, name: &OsStr, inode: SlabArc<Inode>) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
@@ -133,7 +133,7 @@ impl MemNode {
             .mm
             .charge_used_metadata(bytes, PATIENCE)
             .map_err(|_| Errno::ENOSPC)?;
-        // Relaxed: a sum, read when nobody else has the node.
+        // Relaxed: a sum, read when the node has no other users.
         self.charged.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -147,7 +147,7 @@ impl MemNode {
 
 impl Drop for MemNode {
     fn drop(&mut self) {
-        // Relaxed: nobody else has the node.
+        // Relaxed: the node has no other users.
         self.shared
             .mm
             .uncharge_metadata(self.charged.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: caches, sources and contents.
+//! Shared by the tests of this crate: caches, sources and contents.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use foliocache_fs::{DirFs, DirFsOptions};
@@ -22,7 +22,7 @@ pub(crate) fn on_disk() -> TempDir {
     tempfile::tempdir_in(top).expect("a directory")
 }
 
-/// Whether the machine is known to lack what a test needs, which then says so and is skipped.
+/// Whether the machine is known to lack a need of a test, which then prints so and is skipped.
 pub(crate) fn lacks(need: &str) -> bool {
     let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
     let lacks = missing.split(',').any(|name| name == need);

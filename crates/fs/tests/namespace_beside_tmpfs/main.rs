@@ -1,5 +1,5 @@
-//! Operations on names beside the kernel's: the same is done to a file system of ours and to a directory
-//! on a tmpfs, and results, errors and what is there in the end are compared.
+//! Operations on names beside the kernel's: the same steps run on a file system of ours and on a tmpfs directory,
+//! and results, errors and the final trees are compared.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -51,7 +51,7 @@ fn shrunk(ours: Ours, mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-/// With `FOLIOCACHE_SEEDS` so many more seeds are tried.
+/// `FOLIOCACHE_SEEDS` adds this many seeds.
 fn random_steps(ours: Ours, seeds: std::ops::Range<u64>) {
     let more = std::env::var("FOLIOCACHE_SEEDS").map_or(0, |n| n.parse().expect("a number"));
     for seed in seeds.start..seeds.end + more {
@@ -132,7 +132,7 @@ fn a_directory_that_is_held_moves_along_although_its_name_is_not_cached() {
 }
 
 #[test]
-fn a_link_of_a_directory_first_minds_what_has_its_new_name() {
+fn a_link_of_a_directory_first_checks_the_new_name() {
     let link = |to| Step::Link {
         from: at("d"),
         follow: false,
@@ -143,7 +143,7 @@ fn a_link_of_a_directory_first_minds_what_has_its_new_name() {
 }
 
 #[test]
-fn a_rename_first_minds_what_it_moves() {
+fn a_rename_first_checks_the_moved_file() {
     let long = "n".repeat(256);
     let modes = [
         RenameMode::Replace,

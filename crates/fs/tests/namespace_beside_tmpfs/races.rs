@@ -1,4 +1,4 @@
-//! Moves that run beside walks: what a walk may find then.
+//! Moves beside walks: the results that a walk may have.
 
 use crate::common::tmpfs;
 use crate::steps::Random;
@@ -45,7 +45,7 @@ fn ino(namei: &Namei<'_>, path: &str) -> u64 {
     namei.stat(OsStr::new(path), true).expect("it is there").ino
 }
 
-/// Runs `change` so many times, and two of `walk` until it is done.
+/// Runs `change` many times, and two threads with `walk` until it is done.
 fn beside(change: impl FnMut(usize), walk: impl Fn(&mut Random) + Sync) {
     let (stop, walk) = (&AtomicBool::new(false), &walk);
     // Stops the walks also when the changes panic.
@@ -78,8 +78,8 @@ fn on_each(test: impl Fn(&World)) {
     }
 }
 
-/// Legal: for a name that is exchanged, or replaced, either of the two, and never that there is none. The
-/// kernel finds no less.
+/// Legal: either of the two files for a name that is exchanged or replaced, but never `ENOENT`. The kernel finds no
+/// less.
 #[test]
 fn a_name_that_is_replaced_is_found_at_every_moment() {
     on_each(|world| {
@@ -154,11 +154,10 @@ fn a_name_that_moves_to_and_fro_is_found_as_itself_or_not() {
     });
 }
 
-/// A directory moves in and out of the start, and `..` of it is a way to what is beside it outside. Legal:
-/// what is in the start, or in the directory that moves; that it is not there; that the path leads out.
-/// Never what is outside.
+/// A directory moves in and out of the start, and its `..` leads to its neighbours outside. Legal: a file in the
+/// start, or in the moving directory; `ENOENT`; an escape error. Never a file outside.
 #[test]
-fn a_walk_that_stays_below_never_finds_what_never_was_there() {
+fn a_walk_that_stays_below_never_finds_an_outside_file() {
     on_each(|world| {
         let top = calls(world, world.names.root());
         make(
@@ -176,7 +175,7 @@ fn a_walk_that_stays_below_never_finds_what_never_was_there() {
         let outside = ["secret", "out/secret"].map(|path| ino(&top, path));
         let start = top.lookup(OsStr::new("start"), true).expect("it is there");
         let namei = calls(world, &start);
-        // What is held of a directory that moves is a start, too.
+        // A held handle of a moving directory is a start too.
         let moving = top.lookup(OsStr::new("out/m"), true).expect("it is there");
         let within = calls(world, &moving);
         beside(

@@ -1,4 +1,4 @@
-//! What is done to both, and random ones of it.
+//! The steps that run on both, and a generator of random ones.
 
 use foliocache_vfs::RenameMode;
 use std::ffi::OsString;
@@ -64,9 +64,9 @@ pub(crate) enum Step {
     Readdir(At),
     Truncate(At, u64),
     Chmod(At, u32),
-    /// Keeps a place, instead of what was kept there.
+    /// Holds a place, instead of the one held before.
     Hold(usize, At),
-    /// The attributes of what is kept.
+    /// The attributes of the held place.
     StatHeld(usize),
 }
 
@@ -99,7 +99,7 @@ impl Random {
 pub(crate) trait Paths {
     fn path(&mut self, random: &mut Random) -> At;
     fn target(&mut self, random: &mut Random) -> OsString;
-    /// Whether what is made may be made where a symbolic link leads.
+    /// Whether a file may be created through a symbolic link.
     const FOLLOW_TO_MAKE: bool;
 }
 

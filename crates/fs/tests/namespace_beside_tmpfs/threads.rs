@@ -1,5 +1,5 @@
-//! Several threads at once, each with names of its own, so that what it sees is determined; and others that
-//! look at everything meanwhile.
+//! Several threads at once, each with private names, so that its results are determined; others read everything
+//! meanwhile.
 
 use crate::common::tmpfs;
 use crate::steps::{At, Paths, Random, Step, at, step};
@@ -43,7 +43,7 @@ impl Paths for Own {
     }
 }
 
-/// Looks at everything until told to stop; what it may not see is an error.
+/// Reads everything until told to stop; an impossible result is an error.
 fn look(world: &World, seed: u64, stop: &AtomicBool) -> Result<u64, String> {
     let mut random = Random::new(seed);
     let mut found = 0;
@@ -102,7 +102,7 @@ fn several_threads(ours: Ours, seed: u64) {
                 let mut held = Held::default();
                 for i in 0..STEPS {
                     let step = match step(&mut random, &mut Own(thread)) {
-                        // What is held may be anywhere by now; that is for one thread.
+                        // A held place may have moved; holding is for a single thread.
                         Step::Hold(_, at) => Step::Stat { at, follow: false },
                         step => step,
                     };

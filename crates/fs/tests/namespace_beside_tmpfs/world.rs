@@ -30,18 +30,18 @@ pub(crate) enum Ours {
     DirFsDoubted,
 }
 
-/// What `stat` shows, as far as it has to be the same.
+/// The result of `stat`, as far as both sides must agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Looks {
     pub(crate) kind: FileKind,
     mode: u32,
     /// Names that lead to it; 0 where others change that meanwhile.
     pub(crate) nlink: u64,
-    /// Of what is no directory.
+    /// Except for directories.
     size: u64,
 }
 
-/// What a step gave.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Done,
@@ -50,7 +50,7 @@ pub(crate) enum Seen {
     Names(BTreeSet<OsString>),
 }
 
-/// What is held open of both.
+/// The handles held on both sides.
 #[derive(Default)]
 pub(crate) struct Held {
     ours: [Option<DentryRef<Inode>>; HELD],
@@ -70,7 +70,7 @@ fn errno(error: rustix::io::Errno) -> Errno {
 
 impl World {
     pub(crate) fn new(ours: Ours, tmpfs: &Path) -> Self {
-        // Modes are to be what the steps ask for.
+        // Modes must be exactly those of the steps.
         rustix::process::umask(Mode::empty());
         let mm = Mm::new(MmConfig::new(16 << 20)).expect("a cache");
         let mut source = None;
@@ -78,7 +78,7 @@ impl World {
             Ours::MemFs => Arc::new(MemFs::new(&mm).expect("a file system")),
             Ours::DirFs | Ours::DirFsDoubted => {
                 let mut options = DirFsOptions::default();
-                // Nobody else changes anything: what is cached wrongly stays so.
+                // There are no other changes, so a wrong cached answer would stay.
                 let believed = match ours {
                     Ours::DirFs => Duration::from_secs(3600),
                     _ => Duration::ZERO,
@@ -108,14 +108,14 @@ impl World {
         }
     }
 
-    /// Does one thing to both, and says whether it worked; an error tells how they differ.
+    /// Does one step on both, and returns whether it succeeded; an error describes the difference.
     pub(crate) fn step(&self, held: &mut Held, step: &Step) -> Result<bool, String> {
         if matches!(step, Step::Readlink(at) if at.path.is_empty()) {
             // The kernel reads the link itself that is held.
             return Ok(false);
         }
         let ours = match self.ours(held, step) {
-            // It would have led out of what is compared.
+            // It would have left the compared tree.
             Err(WalkError::Escape) => return Ok(false),
             ours => ours.map_err(WalkError::errno),
         };
@@ -445,7 +445,7 @@ impl World {
     }
 }
 
-/// What is there, what it holds, and the first name of the same file.
+/// The files, their contents, and for each the first name of the same file.
 type Tree = BTreeMap<String, (Looks, Option<OsString>, String)>;
 
 /// The path of a name in a directory; names that are no text are escaped.

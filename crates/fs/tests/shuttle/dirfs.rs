@@ -24,7 +24,7 @@ const LEN: usize = 2 * PAGE_SIZE + 100;
 /// Versions of a file that a thread makes.
 const ROUNDS: u8 = 3;
 
-/// What the models have in common: a directory, behind a small cache.
+/// Shared by the models: a directory, behind a small cache.
 struct Small {
     mm: Arc<Mm>,
     fs: Arc<DirFs>,
@@ -118,7 +118,7 @@ impl Small {
             let pages = self.mm.stats().files.resident_pages;
             (pages, self.fs.bdi().nr_not_durable())
         };
-        // The flusher may be writing some of it.
+        // The flusher may be writing a part of it.
         for _ in 0..100 {
             if left() == (0, 0) {
                 break;
@@ -141,7 +141,7 @@ fn assert_whole(file: &OpenFile) {
     assert!(bytes[..read] == [first; LEN], "{read} bytes of {first}");
 }
 
-/// Runs `model` with so many seeds, most of which have to lead to different schedules.
+/// Runs `model` with this many seeds, most of which must lead to different schedules.
 fn run(seeds: u64, model: fn(u64)) {
     let _alone = crate::alone();
     let schedules = std::sync::Arc::new(std::sync::Mutex::new(BTreeSet::new()));
@@ -178,7 +178,7 @@ fn open_by_name(small: &Small) {
     }
 }
 
-/// Opens what was looked up, twice.
+/// Opens a looked-up file, twice.
 fn open_by_inode(small: &Small) {
     for _ in 0..ROUNDS {
         let Some(inode) = small.look_up("v") else {
@@ -192,7 +192,7 @@ fn open_by_inode(small: &Small) {
 }
 
 #[test]
-fn a_file_that_is_replaced_or_removed_is_one_version_for_whoever_opens_it() {
+fn each_open_of_a_replaced_or_removed_file_sees_one_version() {
     run(800, |seed| {
         let small = Arc::new(Small::new(seed));
         drop(small.make("v", 1));
@@ -250,7 +250,7 @@ fn a_file_without_a_name_keeps_its_data_from_one_opening_to_the_next() {
     });
 }
 
-/// What is asked of a file that was opened without a descriptor, while its name goes.
+/// Queries about a file that was opened without a descriptor, while its name goes.
 #[test]
 fn a_file_that_was_opened_from_the_cache_has_attributes_when_its_name_goes() {
     run(400, |seed| {

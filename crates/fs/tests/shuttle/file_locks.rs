@@ -1,5 +1,5 @@
-//! Locks of a handle under random schedules, while other threads of the process write to the file and write it out: they are had at
-//! once, and show what others wrote to the source before.
+//! Locks of a handle under random schedules, while other threads of the process write to the file and write it out:
+//! they are granted at once, and show the earlier writes of others to the source.
 //!
 //! The directory lies on a tmpfs, so no call to it takes long.
 
@@ -19,7 +19,7 @@ use std::path::Path;
 const WRITERS: usize = 2;
 const OF_OTHERS: usize = WRITERS;
 
-/// What each thread does.
+/// The rounds of each thread.
 const ROUNDS: u8 = 4;
 
 fn open(names: &SuperBlock) -> OpenFile {
@@ -32,7 +32,8 @@ fn open(names: &SuperBlock) -> OpenFile {
         .expect("a file")
 }
 
-/// Others, who hold it exclusive, do not write at the very moment at which a thread here writes out.
+/// Others, with an exclusive lock, do not write at the very moment at which a thread here writes
+/// out.
 type Turns = RwLock<()>;
 
 /// Writes the page of the writer again and again, and writes it out or makes it durable.
@@ -49,7 +50,7 @@ fn write(file: &OpenFile, writer: usize, durable: bool, turns: &Turns) {
     }
 }
 
-/// Locks, and looks whether the page of others is what they wrote last.
+/// Locks, and checks that the others' page has their last write.
 fn lock(locks: &dyn FileLocks, file: &OpenFile, source: Option<&Path>, turns: &Turns) {
     for round in 1..=ROUNDS {
         if let Some(source) = source {
@@ -60,7 +61,7 @@ fn lock(locks: &dyn FileLocks, file: &OpenFile, source: Option<&Path>, turns: &T
             written.expect("a write to the source");
         }
         let had = locks.lock_range(&(0..1), LockKind::Shared, Contended::Fail);
-        assert_eq!(had, Ok(()), "nobody else has a lock");
+        assert_eq!(had, Ok(()), "there is no other lock");
         if source.is_some() {
             let mut page = [0; PAGE_SIZE];
             let read = file.read_at(&mut page, (OF_OTHERS * PAGE_SIZE) as u64);
@@ -109,7 +110,7 @@ fn model(seed: u64) {
 }
 
 #[test]
-fn a_lock_is_had_beside_writers_and_shows_what_others_wrote() {
+fn a_lock_beside_writers_shows_writes_by_others() {
     const SEEDS: u64 = 600;
     let _alone = crate::alone();
     let schedules = std::sync::Arc::new(std::sync::Mutex::new(BTreeSet::new()));

@@ -17,7 +17,8 @@ const MIB: usize = 1 << 20;
 const FILES: usize = 64;
 const LEN: usize = 64 << 10;
 
-/// Length of the disk: so much that its file system is not short of room, and does not ask for it write by write.
+/// Size of the disk: large enough that its file system is not short of room, and does not reserve
+/// it write by write.
 const DISK_MIB: usize = 256;
 
 /// A disk that takes data while the tmpfs under it has room.
@@ -140,7 +141,7 @@ fn small_files_that_the_disk_refused_are_dirty_until_it_takes_them() {
         assert_eq!(fs.bdi().nr_not_durable(), 0);
         drop(files);
         drop(fs);
-        // What the medium has, without the kernel's cache.
+        // The medium's contents, without the kernel's cache.
         disk.unmount();
         disk.mount();
         for number in 0..FILES {

@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// How long something that must happen may take on a loaded machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// An ext4 of its own, on a loop device, that can be frozen.
+/// A separate ext4, on a loop device, that can be frozen.
 struct Store {
     point: PathBuf,
     _dir: tempfile::TempDir,
@@ -68,7 +68,7 @@ fn create(fs: &DirFs, name: &str) -> OpenFile {
         .expect("create")
 }
 
-/// Runs `body` on a thread of its own, which must end in time.
+/// Runs `body` on a new thread, which must end in time.
 fn in_time<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(body()));
@@ -112,7 +112,7 @@ fn a_store_that_hangs_keeps_no_memory_but_its_own() {
         (stuck.fsync(), stuck)
     });
     told.recv_timeout(LONG).expect("the thread runs");
-    // The data is under writeback once the store has it; more time than that takes is no matter.
+    // The data is under writeback once the store has it; the wait is longer than that takes.
     let begun = Instant::now();
     while mm.stats().files.writeback_pages == 0 {
         assert!(begun.elapsed() < LONG, "{:#?}", mm.stats());
@@ -146,10 +146,10 @@ fn a_store_that_hangs_keeps_no_memory_but_its_own() {
     drop((stuck, hung));
 }
 
-/// The data of what moves is written before its name takes the place of another.
+/// The data of a file is written before its new name replaces another one.
 #[test]
 #[ignore = "system tier"]
-fn a_rename_that_waits_for_the_source_holds_nobody_else() {
+fn a_rename_that_waits_for_the_source_delays_no_other_call() {
     let store = Store::new();
     let mm = cache(64);
     let fs = Arc::new(dirfs(&mm, &store.point, DirFsOptions::default()));

@@ -1,6 +1,7 @@
-//! What the process takes for names, inodes and handles, measured from outside: it stays within the bound.
+//! The memory that the process takes for names, inodes and handles, measured from outside, stays
+//! within the bound.
 //!
-//! Runs in a process of its own for each bound, whose memory is what the kernel counts of it.
+//! Runs in a separate process for each bound, whose memory is the kernel's count.
 
 use crate::common::on_disk;
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
@@ -21,7 +22,8 @@ const HANDLES: usize = 2_000;
 /// Of the file that is read through once the names are there.
 const DATA: u64 = 200 * MIB;
 
-/// What may be beside the bound and the base: page tables are not counted, stacks and the heap of the test are.
+/// Allowance beside the bound and the base: page tables are not counted, the test's stacks and heap
+/// are.
 const SLACK: u64 = 4 * MIB;
 
 const STAY: WalkFlags = WalkFlags {
@@ -67,7 +69,7 @@ fn small_files_of_a_memory_file_system_stay_within_the_bound() {
     alone("memfs_body", 64, Path::new(""));
 }
 
-/// Runs a test of this program in a process of its own.
+/// Runs a test of this program in a separate process.
 fn alone(body: &str, bound: u64, source: &Path) {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args([
@@ -201,7 +203,7 @@ fn memfs_body() {
             let (now, usage) = (held() - base, mm.usage());
             most = most.max(now);
             assert!(usage.total_bytes() <= limit, "{usage:?}");
-            // Of the bound, and of what is charged.
+            // Of the bound, and of the charges.
             assert!(now <= usage.total_bytes() + SLACK, "{now} bytes, {usage:?}");
         }
     };

@@ -54,7 +54,7 @@ fn open(fs: &DirFs, flags: OpenFlags) -> Result<OpenFile, Errno> {
     fs.open(&ROOT, &inode, flags)
 }
 
-/// Options that write back in ways of their own.
+/// Options with different ways to write back.
 fn ways() -> [DirFsOptions; 3] {
     let mut ways = [(); 3].map(|()| DirFsOptions::default());
     ways[1].exclusive = true;
@@ -172,7 +172,7 @@ fn appends_beside_those_of_others_are_all_kept() {
         let expected = [&expected[..], b"more\n"].concat();
         assert_eq!(log.bytes(), expected);
         drop(file);
-        // In a directory that is ours alone nobody looks.
+        // In an exclusive directory the source is not asked.
         if !exclusive {
             let file = open(&fs, OpenFlags::READ).expect("open");
             assert_eq!(read_all(&file), expected);
@@ -201,7 +201,7 @@ fn a_file_that_is_append_only_no_longer_is_written_anywhere() {
     assert_eq!(log.bytes(), b"Fir");
 }
 
-/// What nobody may write at all is still refused when it is opened.
+/// An immutable file is still refused at the open.
 #[test]
 fn an_immutable_file_is_not_opened_for_writing() {
     if lacks("root") {

@@ -66,8 +66,8 @@ fn cached_data(names: &SuperBlock) -> (OpenFile, u64) {
     (data, cached)
 }
 
-/// A walk over many more names than fit takes what memory is free, leaves the data alone, and gives back
-/// what data needs.
+/// A walk over many more names than fit takes free memory, leaves the data alone, and returns the memory that data
+/// needs.
 #[test]
 fn a_walk_over_more_than_fits_leaves_the_data_where_it_is() {
     let source = tempfile::tempdir().expect("a directory");
@@ -118,11 +118,12 @@ fn a_walk_over_more_than_fits_leaves_the_data_where_it_is() {
             "{pages} pages, {usage:?}"
         );
     }
-    // What is held stays what it is.
+    // Existing handles are not affected.
     assert_eq!(more.size(), 9 * MIB);
 }
 
-/// A watch of a directory is memory of names, too: others of them give way to it, and hardly any data does.
+/// The watch of a directory is metadata too: other names make room for it, and hardly any data
+/// does.
 #[test]
 fn a_walk_over_more_directories_than_fit_leaves_the_data_where_it_is() {
     // Directories are made faster in memory.
@@ -148,7 +149,7 @@ fn a_walk_over_more_directories_than_fit_leaves_the_data_where_it_is() {
     }
 }
 
-/// Holds every inode it is told of, until it is asked for some.
+/// Holds every inode until some are wanted back.
 #[derive(Default)]
 struct Holder {
     held: Mutex<VecDeque<Named>>,
@@ -163,9 +164,10 @@ impl InodeHolder for Holder {
     }
 }
 
-/// Who holds inodes for others is asked for them when memory is short, and what it gives up is free at once.
+/// A holder of inodes is asked for them when memory is short, and the inodes that it gives up are
+/// free at once.
 #[test]
-fn inodes_that_somebody_holds_are_wanted_back() {
+fn held_inodes_are_wanted_back() {
     let source = tempfile::tempdir().expect("a directory");
     let (limit, dirs, files) = (8 * MIB, 10, 1000);
     make_tree(source.path(), dirs, files, 0);
@@ -202,7 +204,7 @@ fn inodes_that_somebody_holds_are_wanted_back() {
     }
     let stats = fs.stats();
     assert!(given_up > dirs * files / 4, "{given_up}");
-    // Those that were refused before the holder was asked.
+    // Refused before the holder was asked.
     assert!(stats.inodes_uncharged < 100, "{stats:?}");
     assert!(
         (stats.inodes as usize) < dirs * files - given_up / 2,
@@ -210,7 +212,7 @@ fn inodes_that_somebody_holds_are_wanted_back() {
     );
 }
 
-/// Names that are not there are kept within the bound, too.
+/// Negative dentries are kept within the bound too.
 #[test]
 fn negative_dentries_are_bounded() {
     let mm = Mm::new(MmConfig::new(4 * MIB)).expect("a cache");

@@ -1,4 +1,4 @@
-//! What only a local directory can show: the source behind the cache.
+//! Tests that only a local directory can make: the source behind the cache.
 
 use crate::common::{cache, dirfs, lacks, on_disk, on_tmpfs, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions};
@@ -130,7 +130,7 @@ fn changes_from_outside_are_seen_at_open() {
             "{len} bytes of another"
         );
     }
-    // Changed in place, with the time set back: ctime tells.
+    // Changed in place, with the time set back: ctime reveals it.
     let before = fs::metadata(&path).expect("stat");
     let outside = fs::File::options().write(true).open(&path).expect("open");
     outside.write_all_at(b"XY", 1).expect("write");
@@ -140,7 +140,7 @@ fn changes_from_outside_are_seen_at_open() {
     drop(outside);
     assert_eq!(&read_all(&open(&fs, "file", OpenFlags::READ))[1..3], b"XY");
     assert!(fs.stats().invalidations >= 4);
-    // stat of a closed file tells the new size, too.
+    // stat of a closed file returns the new size too.
     fs::write(&path, b"123").expect("write");
     let inode = walk(&fs, "file").expect("lookup");
     assert_eq!(fs.getattr(&inode).expect("getattr").size, 3);
@@ -365,7 +365,7 @@ fn names_do_not_lead_out_of_the_source() {
     fs::write(outside.path().join("inner"), b"not ours").expect("write");
     let opened = forgetful.open(&ROOT, &forgetful_inner, OpenFlags::READ);
     assert_eq!(opened.map(drop), Err(Errno::ESTALE));
-    // Who still has the descriptor still has the file.
+    // A holder of the descriptor still has the file.
     let file = fs.open(&ROOT, &inner, OpenFlags::READ).expect("open");
     assert_eq!(read_all(&file), b"inner");
 }
@@ -400,7 +400,7 @@ fn pages_of_unlinked_files_are_given_up() {
     drop(file);
     assert!(resident() >= 256);
     fs.unlink(&fs.root(), OsStr::new("dirty")).expect("unlink");
-    assert_eq!(resident(), 0, "nobody can read them any more");
+    assert_eq!(resident(), 0, "they can no longer be read");
     assert_eq!(fs.bdi().nr_not_durable(), 0);
 
     let file = create(&fs, "open");
@@ -531,7 +531,7 @@ fn a_missing_source_is_named() {
 }
 
 #[test]
-fn inodes_nobody_needs_are_given_back() {
+fn unneeded_inodes_are_given_back() {
     let source = on_disk();
     for at in 0..2000 {
         fs::write(source.path().join(format!("file{at}")), b"").expect("write");
@@ -542,7 +542,7 @@ fn inodes_nobody_needs_are_given_back() {
     }
     assert!(fs.stats().inodes > 2000, "memory is free");
     let held = walk(&fs, "file7").expect("lookup");
-    // Twice round: what was found is spared once.
+    // Twice round: the clock spares a recently found entry once.
     for _ in 0..3 {
         fs.shrink_inodes(10_000);
     }
@@ -615,7 +615,7 @@ fn many_writers_and_renames_at_once() -> io::Result<()> {
     Ok(())
 }
 
-/// Not a test of its own: the process that `synced_data_survives_a_kill` kills.
+/// Not a test: the process that `synced_data_survives_a_kill` kills.
 #[test]
 fn killed_child() {
     let Some(source) = std::env::var_os("FOLIOCACHE_KILLED_CHILD") else {
@@ -665,7 +665,7 @@ fn synced_data_survives_a_kill() {
     }
 }
 
-/// Not a test of its own: the process that `closed_small_new_files_survive_a_kill` kills.
+/// Not a test: the process that `closed_small_new_files_survive_a_kill` kills.
 #[test]
 fn closing_child() {
     let Some(source) = std::env::var_os("FOLIOCACHE_CLOSING_CHILD") else {
@@ -681,8 +681,8 @@ fn closing_child() {
     std::thread::sleep(Duration::from_secs(600));
 }
 
-/// Small new files only, and only over a file system whose `syncfs` tells of errors; elsewhere they are written
-/// back later, as all data.
+/// Small new files only, and only over a file system whose `syncfs` reports errors; elsewhere they are written back
+/// later, as all data.
 #[test]
 fn closed_small_new_files_survive_a_kill() {
     let source = on_disk();
@@ -806,8 +806,8 @@ fn few_names_many_threads() {
                                 && let Ok(file) = fs.open(&ROOT, &inode, OpenFlags::READ)
                             {
                                 for page in read_all(&file).chunks(4096) {
-                                    // A reader beside a writer sees of each byte what was before, or after. That four
-                                    // pass it within one page is most unlikely.
+                                    // A reader beside a writer sees the old or the new value of each byte. Four
+                                    // writes passing it within one page are most unlikely.
                                     let seen: BTreeSet<_> = page.iter().collect();
                                     assert!(seen.len() <= 4, "{seen:?}");
                                 }
@@ -835,7 +835,7 @@ fn few_names_many_threads() {
 }
 
 /// Runs `act` in this thread as a user without privileges.
-fn as_nobody<R>(act: impl FnOnce() -> R) -> R {
+fn as_user_nobody<R>(act: impl FnOnce() -> R) -> R {
     use rustix::thread::set_thread_res_uid;
     let user = |user| set_thread_res_uid(None, user, None).expect("root may change its user");
     user(rustix::fs::Uid::from_raw(NOBODY));
@@ -858,7 +858,7 @@ fn files_that_are_open_are_opened_again_as_their_mode_is_then() {
     };
     chmod(source.path(), 0o777);
     let fs = plain(source.path());
-    as_nobody(|| {
+    as_user_nobody(|| {
         let (nobody, name) = (
             OpContext {
                 uid: NOBODY,
@@ -894,7 +894,7 @@ fn a_new_file_is_synced_though_its_directory_may_not_be_opened() {
     };
     chmod(source.path(), 0o777);
     let fs = plain(source.path());
-    as_nobody(|| {
+    as_user_nobody(|| {
         let nobody = OpContext {
             uid: NOBODY,
             ..ROOT
@@ -908,7 +908,7 @@ fn a_new_file_is_synced_though_its_directory_may_not_be_opened() {
             let made = made.expect("create");
             let listed = fs.opendir(&dir).expect("opendir");
             write_all(&made, b"data", 0);
-            // What may be closed to a user who made it: entering it alone, or all of it.
+            // A directory that its user cannot enter, or not even list.
             match closed {
                 "in" => chmod(&source.path().join("in/dir"), 0),
                 "above" => chmod(&source.path().join("above"), 0o300),
@@ -983,7 +983,7 @@ fn the_change_time_that_was_shown_stays_when_the_inode_leaves_memory() {
         if exclusive {
             continue;
         }
-        // What others change is shown as it is.
+        // Changes by others are shown.
         leave();
         for nr in 0..FILES {
             let mode = fs::Permissions::from_mode(0o600);

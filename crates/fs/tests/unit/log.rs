@@ -33,7 +33,7 @@ fn append(file: &OpenFile, records: usize) {
     }
 }
 
-/// The bytes of so many records.
+/// The bytes of `n` records.
 fn records(n: usize) -> Vec<u8> {
     let record = |at| pattern((at * RECORD) as u64, RECORD);
     (0..n).flat_map(record).collect()
@@ -63,7 +63,7 @@ fn only_the_last_page_of_a_log_stays_in_the_kernels_cache_and_only_while_it_is_o
     }
     let reader = open(&fs, OpenFlags::READ);
     drop(file);
-    assert_eq!(in_kernel_cache(&path), 0, "nobody appends any more");
+    assert_eq!(in_kernel_cache(&path), 0, "there are no appends any more");
     assert!(read_all(&reader) == records(200));
     assert!(fs::read(&path).expect("read") == records(200));
 }
@@ -96,7 +96,7 @@ fn change_from_outside_after_the_last_flush_of_a_log_is_seen_at_the_next_open() 
     assert!(text[3..] == records(106)[3..]);
 }
 
-/// Nobody else looks at the times, so records cost no call for them.
+/// Other processes do not read the times, so records cost no call for them.
 #[test]
 fn a_log_that_is_ours_alone_gets_its_times_when_it_is_closed_or_synced() {
     let source = on_disk();

@@ -1,4 +1,5 @@
-//! The tests of the unit tier, in one program: it is linked once. What needs a process of its own is a program beside it.
+//! The unit tests, linked into one program. A test that needs a separate process is a program
+//! beside it.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../common/mod.rs"]

@@ -1,6 +1,6 @@
-//! Where the kernel tells nothing, or refuses to, changes by others are seen after `revalidate_after`.
+//! Without reports of the kernel, changes by others are seen after `revalidate_after`.
 //!
-//! Each test runs itself once more, in namespaces of its own.
+//! Each test runs itself once more, in new namespaces.
 
 use crate::common::{cache, dirfs, lacks, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};

@@ -1,4 +1,5 @@
-//! What is cached of a file without a name: it stays for whoever has its inode, and goes with the last of them.
+//! The cached pages of an unlinked file: they stay while its inode is held, and go with the last
+//! holder.
 
 use crate::common::{cache, dirfs, on_disk, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions, WritebackAtClose};
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 
 const ROOT: OpContext = OpContext::ROOT;
 
-/// Larger than what batches of small files take.
+/// Too large for batches of small files.
 const LEN: usize = 100_000;
 
 const MODES: [WritebackAtClose; 3] = [
@@ -110,7 +111,7 @@ fn a_file_that_was_looked_up_keeps_its_data_after_its_last_close() {
             let inode = source.find("file");
             source.unlink("file");
             drop(file);
-            // Twice: the second opening finds what the first one's close left.
+            // Twice: the second open finds the state that the first one's close left.
             for _ in 0..2 {
                 assert!(source.read(&inode) == bytes, "{mode:?}");
             }
@@ -123,7 +124,7 @@ fn a_file_that_was_looked_up_keeps_its_data_after_its_last_close() {
     }
 }
 
-/// Without that its pages would be written for nobody.
+/// Otherwise its pages would be written although no one can read them.
 #[test]
 fn data_of_a_file_without_a_name_goes_with_its_last_holder() {
     for mode in MODES {
@@ -133,7 +134,7 @@ fn data_of_a_file_without_a_name_goes_with_its_last_holder() {
             let inode = source.find("file");
             source.unlink("file");
             drop(file);
-            assert!(!source.is_empty(), "somebody has it");
+            assert!(!source.is_empty(), "it has a holder");
             match by_put {
                 true => Inode::put(inode),
                 false => {

@@ -1,4 +1,4 @@
-//! Files that nobody has opened yet: what they show, what they cost, and the first opening.
+//! Files that have not been opened yet: their attributes, their cost, and the first open.
 
 use crate::common::{cache, dirfs, on_disk, on_tmpfs, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
@@ -41,7 +41,7 @@ fn mknod(fs: &dyn FileSystem, name: &str) -> SlabArc<Inode> {
         .expect("mknod")
 }
 
-/// What the source shows of a file, as far as nobody need be asked who has it open.
+/// The source's attributes of a file, as far as they do not depend on open handles.
 #[track_caller]
 fn expect_as_in_source(attr: &Attr, path: &Path) {
     let source = fs::metadata(path).expect("stat");
@@ -81,7 +81,7 @@ fn a_change_from_outside_before_the_first_opening_is_seen() {
     assert!(read_all(&reader) == pattern(7, 200));
     fs::write(&path, pattern(8, 300)).expect("write");
     assert!(read_all(&open(&fs, &inode)) == pattern(8, 300));
-    // What it is set to before it is opened.
+    // Set before the first open.
     fs::write(source.path().join("cut"), pattern(9, 9000)).expect("write");
     let inode = find(&fs, "cut");
     fs::write(source.path().join("cut"), pattern(10, 8000)).expect("write");
@@ -98,7 +98,7 @@ fn a_change_from_outside_before_the_first_opening_is_seen() {
 }
 
 #[test]
-fn stat_of_a_file_that_nobody_opened_asks_when_it_does_not_believe() {
+fn stat_of_an_unopened_file_asks_once_its_answer_has_expired() {
     let source = on_disk();
     let path = source.path().join("file");
     fs::write(&path, "1").expect("write");
@@ -144,7 +144,7 @@ fn attributes_that_are_believed_are_shown_until_the_file_is_opened() {
     let mm = cache(64);
     let mut options = DirFsOptions::default();
     options.revalidate_after = Duration::from_secs(3600);
-    // Nobody tells of a change.
+    // Changes are not reported.
     options.watch = false;
     let fs = Arc::new(dirfs(&mm, source.path(), options));
     let names = SuperBlock::new(fs.clone(), &mm);
@@ -232,7 +232,7 @@ fn first_openings_beside_changes_from_outside() {
     first_openings(on_disk().path(), 100 * stress);
 }
 
-/// What a change of our own shows of the file afterwards may be more than what it did.
+/// The attributes after a change of our own may include others' changes too.
 #[test]
 fn a_change_from_outside_is_not_taken_for_our_own() {
     let source = on_disk();
@@ -279,7 +279,7 @@ fn a_change_from_outside_is_not_taken_for_our_own() {
 }
 
 #[test]
-fn one_address_space_whoever_opens_first() {
+fn concurrent_first_opens_share_one_address_space() {
     let source = on_tmpfs();
     let (mm, other) = (cache(64), cache(64));
     let local = dirfs(&mm, source.path(), DirFsOptions::default());

@@ -1,4 +1,4 @@
-//! What others change in a directory is seen soon, and what nobody changed is not asked for.
+//! Changes by others in a directory are seen soon, and unchanged names are not asked for.
 
 use crate::common::{cache, dirfs, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
@@ -40,7 +40,7 @@ struct World {
 }
 
 impl World {
-    /// One whose answers are believed for a day, if nobody tells of a change.
+    /// Answers are believed for a day unless a change is reported.
     fn new(setup: impl FnOnce(&Path)) -> World {
         let source = on_disk();
         setup(source.path());
@@ -77,7 +77,7 @@ impl World {
         stat.map_err(|error| error.errno())
     }
 
-    /// Waits until a name shows what is wanted.
+    /// Waits until a name has the wanted attributes.
     #[track_caller]
     fn shows(&self, path: &str, wanted: impl Fn(Result<Attr, Errno>) -> bool) {
         let begun = Instant::now();
@@ -112,7 +112,7 @@ fn names_that_others_make_and_remove_are_seen() {
     sh("mv a/b/new a/other", world.source.path());
     world.shows("a/b/new/er", |attr| attr == Err(Errno::ENOENT));
     world.shows("a/other/er", |attr| attr.is_ok());
-    // What moved is watched where it is now.
+    // A moved directory is watched at its new place.
     sh("rm a/other/er", world.source.path());
     world.shows("a/other/er", |attr| attr == Err(Errno::ENOENT));
     sh(
@@ -188,7 +188,7 @@ fn a_remembered_way_that_others_close_is_closed() {
     becomes(Err(Errno::ENOENT));
 }
 
-/// What nobody told of is not asked for, however old it is: the source says something else by then.
+/// Without an event an old answer is not asked for again: by then the source differs.
 #[test]
 fn an_unchanged_name_is_believed_until_an_event() {
     let world = World::new(|source| {
@@ -197,7 +197,7 @@ fn an_unchanged_name_is_believed_until_an_event() {
     });
     world.stat("dir/file").expect("it is there");
     let told = || world.fs.stats().changes_told;
-    // Twice: what is told of our own questions, if anything, is read by then.
+    // Twice: events caused by our own questions, if any, are read by then.
     for _ in 0..2 {
         thread::sleep(Duration::from_millis(30));
         world.stat("dir/file").expect("it is there");
@@ -227,7 +227,7 @@ fn a_file_with_two_names_goes_by_time() {
         stat.map(|attr| attr.size)
     };
     assert_eq!(size(), Ok(1));
-    // Nobody watches the other directory.
+    // The other directory is not watched.
     fs::write(source.path().join("b/file"), "12").expect("written");
     let begun = Instant::now();
     while size() != Ok(2) {
@@ -264,7 +264,7 @@ fn lost_events_end_all_belief() {
     world.shows("dir/file", |attr| attr.is_ok_and(|attr| attr.size == 1));
 }
 
-/// Our own moves take what is believed along, or leave it.
+/// Our own moves take the belief along, or end it.
 #[test]
 fn a_moved_file_is_watched_in_its_new_directory() {
     let world = World::new(|source| {
@@ -295,7 +295,7 @@ fn a_moved_file_is_watched_in_its_new_directory() {
     world.shows("a/file", |attr| attr.is_ok_and(|attr| attr.size == 5));
 }
 
-/// Names that make way for memory take the belief along: nobody is told of a file without a name.
+/// Names evicted for memory take the belief along: a file without a cached name gets no events.
 #[test]
 fn a_file_whose_dentry_was_evicted_is_asked_about_again() {
     let world = World::new(|source| {
@@ -416,7 +416,7 @@ fn a_cached_file_opens_without_asking() {
         assert_eq!(world.read("dir/file"), vec![7; 6000]);
     }
     assert_eq!(world.opens(), (100, asked));
-    // Not to write: what is written needs a descriptor.
+    // Not for writing: a write needs a descriptor.
     world
         .open_for("dir/file", OpenFlags::READ_WRITE)
         .expect("it opens");
@@ -443,7 +443,7 @@ fn a_cached_file_that_others_change_is_asked_about() {
     sh("printf moved > y; mv y dir/file", world.source.path());
     world.reads("dir/file", b"moved");
     world.warm("dir/file");
-    // Who may open it may be another.
+    // The permission to open it may have changed.
     let (_, asked) = world.opens();
     sh("chmod 600 dir/file", world.source.path());
     let begun = Instant::now();
@@ -458,7 +458,7 @@ fn a_cached_file_that_others_change_is_asked_about() {
     }
 }
 
-/// Our own writes are asked about once they are in the source, and what others write after them is seen.
+/// Our own writes are asked about once they are in the source, and later writes by others are seen.
 #[test]
 fn a_file_that_we_write_is_opened_from_the_cache_again() {
     let world = World::new(|source| {
@@ -488,7 +488,7 @@ fn map(file: &File) -> *mut u8 {
     page.expect("mapped").cast()
 }
 
-/// Stores through a mapping are told by nobody: they are looked for.
+/// Stores through a mapping cause no event, so the source is asked.
 #[test]
 #[allow(unsafe_code)]
 fn stores_through_a_mapping_are_seen_after_a_while() {
@@ -504,7 +504,7 @@ fn stores_through_a_mapping_are_seen_after_a_while() {
     world.warm("file");
     // Later than the time of the file.
     thread::sleep(Duration::from_millis(20));
-    // SAFETY: nobody cuts the file, and nobody else has its mapping.
+    // SAFETY: the file is not truncated, and its mapping has no other user.
     unsafe { stores.copy_from_nonoverlapping(b"new".as_ptr(), 3) };
     world.reads("file", b"new");
     let (cached, _) = world.opens();
@@ -512,7 +512,7 @@ fn stores_through_a_mapping_are_seen_after_a_while() {
     assert!(world.opens().0 > cached, "looked at, not opened");
 }
 
-/// What is done through another name is told to nobody.
+/// Changes through another name cause no event.
 #[test]
 fn a_file_with_two_names_is_asked_about_at_each_open() {
     let world = World::new(|source| {
@@ -530,11 +530,11 @@ fn a_file_with_two_names_is_asked_about_at_each_open() {
     assert_eq!(world.opens().0, 0);
     fs::write(world.path("b/file"), "last").expect("written");
     fs::remove_file(world.path("b/file")).expect("removed");
-    // One name is left: from here on all of it is told.
+    // One name is left: from now on all changes are reported.
     world.reads("a/file", b"last");
 }
 
-/// The making of such a name is told to nobody either.
+/// The creation of such a name causes no event either.
 #[test]
 fn a_second_name_made_in_a_directory_not_in_use_is_seen_by_an_open() {
     let source = on_disk();
@@ -557,7 +557,8 @@ fn a_second_name_made_in_a_directory_not_in_use_is_seen_by_an_open() {
     world.shows("a/file", |attr| attr.is_ok_and(|attr| attr.size == 10));
 }
 
-/// Writes through such a descriptor are told to the directory of that name alone, which nobody watches.
+/// Writes through such a descriptor are reported only to that name's directory, which is not
+/// watched.
 #[test]
 fn writes_by_a_name_that_is_gone_are_seen_by_an_open() {
     let source = on_disk();
@@ -602,7 +603,7 @@ fn flags_that_others_set_are_not_seen() {
     world.shows("file", |attr| attr.is_ok_and(|attr| attr.ctime != before));
 }
 
-/// Descriptors of this process that keep what was removed below a directory.
+/// Descriptors of this process that keep removed files below a directory open.
 fn removed_but_open(source: &Path) -> Vec<PathBuf> {
     let fds = fs::read_dir("/proc/self/fd").expect("descriptors");
     let fds = fds.filter_map(|fd| Some(fd.ok()?.path()));
@@ -623,7 +624,7 @@ impl World {
         self.names.lookup_name(&dir, OsStr::new(name)).map(drop)
     }
 
-    /// Waits until nothing is kept of what others removed.
+    /// Waits until nothing of the removed files is kept.
     #[track_caller]
     fn keeps_nothing_removed(&self, resident: u64) {
         let begun = Instant::now();
@@ -660,7 +661,7 @@ fn files_removed_by_others_keep_neither_pages_nor_descriptors() {
     for name in names {
         world.read(&format!("dir/{name}"));
     }
-    // These keep descriptors: for their attributes, and for what is not written yet.
+    // These keep descriptors: for their attributes, and for unwritten data.
     let mode = SetAttr {
         mode: Some(0o700),
         ..SetAttr::default()
@@ -708,8 +709,8 @@ fn an_open_file_removed_by_others_stays_readable_until_closed() {
     world.keeps_nothing_removed(0);
 }
 
-/// One that is opened from the cache has no descriptor that could tell that it is gone. The reaper looks while it is open, as
-/// long as that is told soon enough.
+/// A file opened from cached names has no descriptor that could show its removal. The reaper asks while it is open,
+/// if the removal is reported soon enough.
 #[test]
 fn a_file_that_others_remove_while_it_is_open_from_the_cache_goes_at_its_close() {
     for script in ["rm file", "echo > new && mv new file"] {
@@ -760,7 +761,7 @@ const FOUND: [fn(&World); 6] = [
         );
         world.ask(".", "dir").expect("it is there");
     },
-    // By nobody: what is there instead is removed, or replaced, by its name.
+    // Neither: the file that is there instead is removed, or replaced, by its name.
     |world| {
         sh("echo > new && mv new dir/file", world.source.path());
         let dir = world
@@ -787,7 +788,8 @@ const FOUND: [fn(&World); 6] = [
     },
 ];
 
-/// News count as read for some milliseconds. So a name may be asked for before somebody is told of its change.
+/// News count as current for some milliseconds. So a name may be asked for before its change is
+/// reported.
 #[test]
 fn files_that_are_found_gone_before_that_is_told_keep_no_pages() {
     for (way, find) in FOUND.iter().enumerate() {
@@ -889,7 +891,7 @@ fn names_in_a_directory_are_known_until_one_changes() {
         assert_eq!(world.list("dir"), ["a", "sub"]);
     }
     assert_eq!(world.listed(), (10, read));
-    // What is in a file is no name.
+    // File contents are not names.
     fs::write(world.path("dir/a"), "more").expect("written");
     thread::sleep(Duration::from_millis(30));
     assert_eq!(world.list("dir"), ["a", "sub"]);
@@ -939,7 +941,7 @@ fn names_in_a_directory_are_known_until_one_changes() {
     }
 }
 
-/// Where nobody else changes anything nothing is watched, and nothing asked twice.
+/// An exclusive directory is not watched, and no answer is asked for twice.
 #[test]
 fn a_directory_that_is_ours_alone_is_not_asked_twice() {
     let source = on_disk();
@@ -974,7 +976,8 @@ fn a_directory_that_is_ours_alone_is_not_asked_twice() {
     assert_eq!(world.list("."), ["none"]);
 }
 
-/// As long as nobody writes to a file its size is beside its other attributes, and elsewhere as soon as somebody may.
+/// Without writers a file's size is kept with its other attributes; with a writer it is the address
+/// space's.
 #[test]
 fn a_stat_shows_each_size_that_a_file_gets() {
     for exclusive in [false, true] {
@@ -1034,7 +1037,7 @@ fn a_stat_shows_each_size_that_a_file_gets() {
     }
 }
 
-/// What others did while a writer of ours had something to write is seen once that is written.
+/// Changes by others while a writer of ours had dirty data are seen once that is written.
 #[test]
 fn a_change_beside_data_that_waits_is_seen_when_it_is_written() {
     let world = World::new(|source| {
@@ -1052,7 +1055,7 @@ fn a_change_beside_data_that_waits_is_seen_when_it_is_written() {
     let told = world.fs.stats().changes_told;
     sh("printf more >> dir/file", world.source.path());
     let begun = Instant::now();
-    // They may be told as one.
+    // They may be reported as one.
     while world.fs.stats().changes_told < told + 2 && begun.elapsed().as_secs() < 2 {
         assert_eq!(size(), 3, "ours as long as it waits");
     }
@@ -1108,14 +1111,14 @@ fn writes_by_others_beside_our_dirty_data_are_kept_and_seen() {
             );
             assert!(world.read("file") == expected, "{what}, {watch}");
             if what != "nothing" {
-                // Whoever compares times sees that it is not what they left.
+                // A program that compares times sees that they are not its own.
                 let now = fs::metadata(&path)
                     .expect("a stat")
                     .modified()
                     .expect("a time");
                 assert!(now >= theirs, "{what}, {watch}");
             }
-            // Nor is it undone by what is written next.
+            // The next write does not undo it either.
             assert_eq!(writer.write_at(b"more", 3900), Ok(4));
             writer.fsync().expect("synced");
             expected[3900..3904].copy_from_slice(b"more");
@@ -1127,9 +1130,9 @@ fn writes_by_others_beside_our_dirty_data_are_kept_and_seen() {
     }
 }
 
-/// What we do to a file changes its times, which shall not hide that others changed it before.
+/// Our own change updates the file's times, which must not hide an earlier change by others.
 #[test]
-fn no_change_of_ours_hides_what_others_wrote_before() {
+fn no_change_of_ours_hides_earlier_writes_by_others() {
     const SIZE: u64 = 3 * 4096;
     type Change = fn(&World, &OpenFile);
     fn set(world: &World, file: &OpenFile, set: &SetAttr) {
@@ -1210,7 +1213,7 @@ fn no_change_of_ours_hides_what_others_wrote_before() {
 
 /// The attributes that a change of ours ends with are those of the source, whatever others did before.
 #[test]
-fn a_change_of_attributes_shows_what_others_wrote_before() {
+fn a_change_of_attributes_shows_earlier_writes_by_others() {
     let mode = SetAttr {
         mode: Some(0o640),
         ..SetAttr::default()
@@ -1247,7 +1250,7 @@ fn a_change_of_attributes_shows_what_others_wrote_before() {
     }
 }
 
-/// The time that is set is the one that the source has taken, whether somebody has the file open or not.
+/// A time that is set is shown with the source's precision, whether or not the file is open.
 #[test]
 fn a_time_that_is_set_is_shown_as_the_source_has_it() {
     for open in [false, true] {
@@ -1332,7 +1335,7 @@ fn a_time_that_we_set_outlives_a_chmod_by_others() {
 
 /// One at a time, at random places, a write of ours in each page at most between two syncs.
 #[test]
-fn neither_we_nor_others_lose_what_is_written_in_turns() {
+fn no_write_is_lost_when_we_and_others_write_in_turns() {
     const PAGES: u64 = 30;
     for watch in [true, false] {
         let mut expected = vec![0; PAGES as usize * 4096 - 1000];
@@ -1380,7 +1383,7 @@ fn neither_we_nor_others_lose_what_is_written_in_turns() {
     }
 }
 
-/// While a handle for writing is open that has nothing to write, its file is what others make of it.
+/// While a handle for writing is open without dirty data, the file follows the changes of others.
 #[test]
 fn changes_by_others_beside_an_idle_writer_are_seen_and_not_undone() {
     for watch in [true, false] {
@@ -1404,7 +1407,7 @@ fn changes_by_others_beside_an_idle_writer_are_seen_and_not_undone() {
             // The source is not asked before each write.
             continue;
         }
-        // Nobody looks before the write.
+        // The source is not asked before the write.
         fs::write(&path, "THREE-changed-again").expect("written");
         thread::sleep(Duration::from_millis(50));
         assert_eq!(writer.write_at(b"X", 0), Ok(1));
@@ -1487,7 +1490,7 @@ fn times_of_a_write_that_ends_after_its_writeback_reach_the_source() {
         assert_eq!(written, Ok(3));
         file.mapping().sync().expect("synced");
         thread::sleep(Duration::from_millis(20));
-        // What `write_at` does when it is through.
+        // As `write_at` does at its end.
         inode.data_changed();
         match close {
             true => drop(file),
@@ -1525,7 +1528,7 @@ fn a_known_directory_is_read_from_any_place() {
     });
     let dir = world.dir("dir");
     let open = || world.fs.opendir(&dir).expect("it opens");
-    // In pieces already the first time, which are all of it.
+    // In pieces already the first time, until all were read.
     let in_pieces = |opened: &dyn OpenDirectory| {
         let (mut all, mut offset) = (Vec::<DirEntryBuf>::new(), 0);
         loop {

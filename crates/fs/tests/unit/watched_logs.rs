@@ -1,5 +1,5 @@
-//! Files that are made durable again and again while they are open for writing: what others do to them is seen, though their
-//! times are not looked at with each flush.
+//! Files that are synced repeatedly while they are open for writing: others' changes are seen, although a flush
+//! does not compare the times.
 
 use crate::common::{cache, dirfs, lacks, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
@@ -58,7 +58,7 @@ impl World {
         self.fs.stats().watched_files
     }
 
-    /// A writer that has made so many records durable, each in place of a byte of the first page.
+    /// A writer that has made this many records durable, each replacing a byte of the first page.
     fn writer(&self, records: u64) -> OpenFile {
         let writer = self.open(OpenFlags::READ_WRITE);
         assert_eq!(read_all(&writer).len(), LEN);
@@ -99,7 +99,7 @@ impl World {
         unsafe { at.write_volatile(b'M') };
     }
 
-    /// Another process changes bytes, and sets the times back, so that they do not tell.
+    /// Another process changes bytes, and sets the times back, so that they do not reveal it.
     fn others_write(&self, what: &str, pos: usize) {
         let script = format!(
             "touch -r log times && printf {what} | dd of=log bs=1 seek={pos} conv=notrunc 2> /dev/null \
@@ -180,7 +180,7 @@ fn writes_by_others_are_seen_after_the_last_writer_of_a_log_closes() {
     world.reads(b"theirs", 5000);
 }
 
-/// The kernel says of them, too, that this process wrote.
+/// The kernel reports these writes too as this process's.
 #[test]
 fn writes_of_this_process_past_the_cache_are_seen_and_kept() {
     if lacks("fanotify") {
@@ -209,7 +209,7 @@ fn writes_of_this_process_past_the_cache_are_seen_and_kept() {
 
 /// Records alone are no news.
 #[test]
-fn a_log_that_nobody_else_writes_to_is_never_dropped_from_the_cache() {
+fn a_log_without_other_writers_is_never_dropped_from_the_cache() {
     if lacks("fanotify") {
         return;
     }
@@ -221,7 +221,7 @@ fn a_log_that_nobody_else_writes_to_is_never_dropped_from_the_cache() {
     assert_eq!(world.fs.stats().invalidations, 0);
 }
 
-/// The kernel tells nobody of stores; they are later than our last record.
+/// The kernel reports no stores; they are later than our last record.
 #[test]
 fn stores_through_a_mapping_of_a_log_are_noticed_by_its_modification_time() {
     if lacks("fanotify") {

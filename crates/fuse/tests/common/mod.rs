@@ -1,4 +1,4 @@
-//! A file system in memory with hooks, to be mounted by a test.
+//! A file system in memory with hooks, for mounts in tests.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use foliocache_fs::MemFs;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[path = "../../../foliocache/src/testing.rs"]
 mod testing;
 
-/// Whether there is no root or no FUSE, without which a test is to be skipped; says so then.
+/// Whether root or FUSE is missing, so that the test must be skipped; then it prints so.
 pub(crate) fn no_root_or_fuse() -> bool {
     let known = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
     let missing = known
@@ -29,11 +29,11 @@ pub(crate) fn no_root_or_fuse() -> bool {
     missing.is_some()
 }
 
-/// Called before each look-up with the file system in memory and the name; an error is the answer.
+/// Called before each look-up with the file system in memory and the name; its error is the answer.
 pub(crate) type BeforeLookup =
     Box<dyn Fn(&dyn FileSystem, &OsStr) -> Result<(), Errno> + Send + Sync>;
 
-/// Files in memory, files over other stores at the top, and a hook.
+/// Files in memory, further files over other stores at the top, and a hook.
 pub(crate) struct HookedFs {
     pub(crate) memory: MemFs,
     /// Names at the top that lead to other inodes, with their attributes.
@@ -57,7 +57,7 @@ impl HookedFs {
     }
 }
 
-/// Methods that the file system in a field answers.
+/// Methods that forward to the file system in a field.
 macro_rules! delegate {
     ($inner:ident: $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
         $(fn $name(&self $(, $arg: $type)*) -> $result {
@@ -66,7 +66,7 @@ macro_rules! delegate {
     };
 }
 
-/// The methods that both file systems of the tests leave to the one in a field.
+/// The methods that both test file systems forward to a field.
 macro_rules! delegate_to {
     ($inner:ident) => {
         delegate! { $inner:
@@ -141,7 +141,7 @@ impl FileSystem for HookedFs {
 }
 
 impl HookedFs {
-    /// Has `name` at the top lead to a file of `size` bytes over `store`.
+    /// Makes `name` at the top a file of `size` bytes over `store`.
     pub(crate) fn add_store(
         &mut self,
         bdi: &Arc<BackingDevInfo>,
@@ -149,14 +149,14 @@ impl HookedFs {
         store: Arc<dyn AddressSpaceOperations>,
         size: u64,
     ) {
-        // No number of a file in memory.
+        // Outside the numbers of files in memory.
         let number = (1 << 40) + self.extra.len() as u64;
         let inode = testing::inode_over(bdi, number, store, size);
         self.extra.push((name.into(), inode));
     }
 }
 
-/// A mount that every user reaches, made for one test. It goes with the value.
+/// A mount for one test, accessible to every user. It ends with the value.
 pub(crate) struct Mounted {
     pub(crate) mount: Option<Mount>,
     pub(crate) point: PathBuf,
@@ -198,8 +198,7 @@ pub(crate) fn mm() -> Arc<Mm> {
     Mm::new(MmConfig::new(64 << 20)).unwrap()
 }
 
-/// What the shell says of `script`, run by an unprivileged user in `place`: its exit status and its
-/// standard error.
+/// The exit status and standard error of `script`, run by an unprivileged user in `place`.
 pub(crate) fn shell_as_user(place: &Path, script: &str) -> (Option<i32>, String) {
     use std::os::unix::process::CommandExt;
     let done = std::process::Command::new("sh")

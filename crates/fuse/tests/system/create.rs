@@ -1,7 +1,7 @@
-//! `open` with `O_CREAT` of a file that somebody else made after the kernel had looked for it.
+//! `open` with `O_CREAT` of a file that another process made after the kernel had looked it up.
 //!
-//! The kernel has checked only the directory then. The file must be opened as by `open(2)` all the
-//! same: by its own mode, through a symbolic link, never a directory for writing.
+//! Then the kernel has checked only the directory. The file must still be opened as by `open(2)`:
+//! by its own mode, through a symbolic link, never a directory for writing.
 //!
 //! Needs FUSE and root.
 
@@ -30,8 +30,8 @@ fn make_file(fs: &dyn FileSystem, name: &str, mode: u32) {
     fs.setattr(&root, file.inode(), &set).unwrap();
 }
 
-/// Mounts a directory that everybody may write to. At the first look-up of [`RACED`] that name is
-/// not there, and `appear` makes it right after.
+/// Mounts a world-writable directory. The first look-up of [`RACED`] does not find it, and `appear`
+/// makes it right after.
 fn mount_with_race(
     test: &str,
     appear: impl Fn(&dyn FileSystem) + Send + Sync + 'static,
@@ -85,7 +85,7 @@ fn create_opens_a_file_that_its_mode_allows() {
         (Some(0), String::new())
     );
     assert_eq!(fs::read(mounted.at(RACED)).unwrap(), b"secretmore\n");
-    // A write and a cut by somebody without privilege take the set-user-id bit away.
+    // A write and a truncation without privilege clear the set-user-id bit.
     assert_eq!(
         fs::metadata(mounted.at(RACED)).unwrap().mode() & 0o7777,
         0o666

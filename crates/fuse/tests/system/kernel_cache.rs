@@ -1,6 +1,7 @@
-//! What the kernel keeps of files' data where it is to keep all of it, or nothing; and that it is right all the same.
+//! The file data that the kernel keeps with [`KernelCache::All`] and with [`KernelCache::None`],
+//! and its correctness.
 //!
-//! The mount is used by another process, this program once more: a thread of the process that serves a mount must not
+//! Another process uses the mount, this program once more: a thread of the process that serves a mount must not
 //! wait for it.
 //!
 //! Needs FUSE and root.
@@ -31,21 +32,21 @@ use std::time::{Duration, Instant};
 /// Bytes of a file.
 const SIZE: usize = 20_000;
 
-/// Longer than a file that nobody uses stays open, and than what is not told of may be believed.
+/// Longer than an unused file stays open, and than an unreported change may go unnoticed.
 const LONG: Duration = Duration::from_millis(2500);
 
-/// Longest to wait for what comes, on a machine that is busy.
+/// Longest wait for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the mount is; set for the other process alone.
+/// The mount point; set for the other process alone.
 const PLACE: &str = "FOLIOCACHE_KERNEL_CACHE_PLACE";
 
-/// A file of one letter.
+/// A file filled with one letter.
 fn of(letter: &str) -> String {
     letter.repeat(SIZE)
 }
 
-/// How many bytes, and which.
+/// The number of bytes, and their values.
 fn summary(bytes: &[u8]) -> String {
     let letters: BTreeSet<_> = bytes.iter().map(|&byte| char::from(byte)).collect();
     format!("{} {}", bytes.len(), String::from_iter(letters))
@@ -60,17 +61,17 @@ fn said<T>(done: io::Result<T>) -> String {
 
 /// Reads a file through a mapping.
 fn map(file: &File, flags: MapFlags) -> io::Result<String> {
-    // SAFETY: a new mapping, anywhere.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let at = unsafe { mmap(ptr::null_mut(), SIZE, ProtFlags::READ, flags, file, 0) }?;
     // SAFETY: mapped, and the file is as long.
     let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), SIZE) };
     let summary = summary(bytes);
-    // SAFETY: the mapping from above, which nobody uses any more.
+    // SAFETY: the mapping from above, which is no longer in use.
     unsafe { munmap(at, SIZE) }?;
     Ok(summary)
 }
 
-/// The other process: does what it is told, line by line.
+/// The other process: carries out commands, line by line.
 #[test]
 #[ignore = "system tier"]
 fn user() {
@@ -188,7 +189,7 @@ impl Bed {
         self.top.join("source").join(name)
     }
 
-    /// What the other process says of what it is told to do.
+    /// Sends a command to the other process; returns its answer.
     fn ask(&mut self, what: &str) -> String {
         writeln!(self.say, "{what}").unwrap();
         loop {
@@ -200,12 +201,12 @@ impl Bed {
         }
     }
 
-    /// Has it do what has to go well.
+    /// Has it do something that must succeed.
     fn does(&mut self, what: &str) {
         assert_eq!(self.ask(what), "ok", "{what}");
     }
 
-    /// Has it look at a file until that is `letter` alone; how long that took.
+    /// Has it read a file until it is all `letter`; returns how long that took.
     fn sees(&mut self, what: &str, letter: &str) -> Duration {
         let (start, wanted) = (Instant::now(), summary(of(letter).as_bytes()));
         loop {
@@ -227,7 +228,7 @@ impl Bed {
     }
 }
 
-/// Waits until `found` is what it has to be.
+/// Waits until `found` returns `wanted`.
 #[track_caller]
 fn wait_until<T: PartialEq + Debug>(wanted: &T, found: impl Fn() -> T) {
     let start = Instant::now();
@@ -251,7 +252,7 @@ fn open_files(test: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Those of them that have no name.
+/// Those of them that are unlinked.
 fn unnamed_files(test: &str) -> Vec<PathBuf> {
     let unnamed = |file: &PathBuf| file.to_string_lossy().ends_with(" (deleted)");
     open_files(test).into_iter().filter(unnamed).collect()
@@ -265,7 +266,7 @@ fn rereading_pages_in_the_kernel_cache_makes_no_read_request() {
     }
     let mut bed = Bed::new("keeps", KernelCache::All, &["f"]);
     assert_eq!(bed.ask("read f"), summary(of("a").as_bytes()));
-    // The first reading moved the time of access, for all that the kernel knows.
+    // The first read changed the access time, as far as the kernel knows.
     bed.ask("read f");
     thread::sleep(LONG);
     let before = bed.mount.stats();
@@ -278,10 +279,11 @@ fn rereading_pages_in_the_kernel_cache_makes_no_read_request() {
     }
     let after = bed.mount.stats();
     assert_eq!(after.read_bytes, before.read_bytes);
-    // It may have forgotten the name in between.
+    // The kernel may have forgotten the name in between.
     let asked = after.requests - before.requests;
     assert!(asked < 5, "{asked} requests");
-    // Until somebody else changes it, also to the same size. What is not told of is believed for a second each time.
+    // Until another process changes it, also to the same size. An unreported change may go
+    // unnoticed for a second each time.
     let mut delays = ["b", "c", "d", "e", "f"].map(|letter| {
         fs::write(bed.source("f"), of(letter)).unwrap();
         bed.sees("read f", letter)
@@ -321,7 +323,7 @@ fn files_that_the_kernel_does_not_open_are_written_and_closed() {
         let file = names.lookup_name(names.root(), "f".as_ref());
         file.unwrap().inode.ops().writers()
     };
-    // It is open for a second, in which we may not get to look.
+    // It stays open for a second, in which this thread may not run.
     let mut is_open = || {
         bed.does("write f c");
         writers() > 0
@@ -348,7 +350,7 @@ fn directories_that_others_remove_are_forgotten() {
     }
     fs::remove_dir_all(bed.source("above")).unwrap();
     fs::rename(bed.source("moved"), bed.source("elsewhere")).unwrap();
-    // Nobody asks for them meanwhile.
+    // They are not used meanwhile.
     wait_until(&Vec::new(), || unnamed_files("gone"));
     assert_eq!(bed.ask("read above/below/f"), "ENOENT");
     bed.end();
@@ -369,7 +371,7 @@ fn an_open_file_without_a_name_keeps_its_data() {
     bed.does("make other x");
     bed.does("rename other replaced");
     for letter in ["b", "c"] {
-        // Nobody but us has it.
+        // Only this process has it open.
         thread::sleep(LONG);
         for name in ["removed", "replaced"] {
             bed.does(&format!("drop {name}"));
@@ -388,7 +390,7 @@ fn an_open_file_without_a_name_keeps_its_data() {
 
 #[test]
 #[ignore = "system tier"]
-fn file_that_was_only_looked_up_keeps_what_is_written_after_its_removal() {
+fn file_that_was_only_looked_up_keeps_writes_after_its_removal() {
     if no_root_or_fuse() {
         return;
     }
@@ -396,7 +398,7 @@ fn file_that_was_only_looked_up_keeps_what_is_written_after_its_removal() {
     let mut bed = Bed::new("looked-up", KernelCache::All, &files);
     bed.does("make other x");
     for name in files {
-        // No request tells of this.
+        // No request reports this.
         bed.does(&format!("open {name}"));
     }
     bed.does("unlink removed");
@@ -451,7 +453,7 @@ fn unmounting_closes_files_that_the_kernel_did_not_open() {
     let mut bed = Bed::new("unmounted", KernelCache::All, &["f"]);
     let file = bed.names.lookup_name(bed.names.root(), "f".as_ref());
     let inode = file.unwrap().inode;
-    // It is open for a second, in which we may not get to look.
+    // It stays open for a second, in which this thread may not run.
     let mut is_open = || {
         bed.does("open f");
         bed.does("write f b");
@@ -464,7 +466,7 @@ fn unmounting_closes_files_that_the_kernel_did_not_open() {
     bed.end();
 }
 
-/// Runs something in a thread that may not open what its user may not, nor may the threads that it starts.
+/// Runs a closure on a thread without `CAP_DAC_OVERRIDE`, as are the threads that it starts.
 fn without_override<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
     let limited = move || {
         let mut sets = capabilities(None).unwrap();
@@ -494,10 +496,10 @@ fn open_file_that_may_not_be_opened_again_is_written_without_privileges() {
             let seen = bed.ask(&format!("reread {name}"));
             assert_eq!(seen, summary(of(letter).as_bytes()), "{name}");
         }
-        // Nobody uses them.
+        // They are not in use.
         thread::sleep(LONG);
     }
-    // The kernel keeps what was read all the same.
+    // The kernel still keeps the bytes that were read.
     bed.ask("read f");
     let before = bed.mount.stats();
     for _ in 0..10 {
@@ -525,7 +527,7 @@ fn without_the_kernels_cache_nothing_is_mapped_shared() {
     assert_eq!(stats.kernel_cache_bytes, 0);
     bed.does("open f");
     assert_eq!(bed.ask("shared f"), "ENODEV");
-    // As programs are.
+    // As running programs are.
     assert_eq!(bed.ask("private f"), summary(of("a").as_bytes()));
     bed.end();
 }

@@ -1,8 +1,7 @@
-//! Look-ups are counted right: what the kernel was told of and what it forgot are the same in the
-//! end.
+//! Look-ups are counted exactly: in the end the kernel has forgotten as many as it was told of.
 //!
-//! The load comes from another process, this program once more: a thread of the process that serves
-//! a mount must not wait for it.
+//! Another process makes the load, this program once more: a thread of the process that serves a
+//! mount must not wait for it.
 //!
 //! Needs FUSE and root.
 
@@ -19,12 +18,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where the load is to be made; set for the other process alone.
+/// The folder of the load; set for the other process alone.
 const PLACE: &str = "FOLIOCACHE_LOOKUPS_PLACE";
 const THREADS: u64 = 8;
 const ROUNDS: u64 = 3000;
 
-/// What others do to the same names may come first.
+/// Another thread may have changed the same names first.
 fn may_race(done: io::Result<()>) {
     use io::ErrorKind::{
         AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound, PermissionDenied,
@@ -36,7 +35,7 @@ fn may_race(done: io::Result<()>) {
             IsADirectory,
             NotADirectory,
             NotFound,
-            // A link of a directory.
+            // A hard link to a directory.
             PermissionDenied,
         ];
         assert!(expected.contains(&error.kind()), "{error}");
@@ -45,13 +44,13 @@ fn may_race(done: io::Result<()>) {
 
 fn list(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
-        // With attributes, so that the kernel asks for the entries with theirs.
+        // With attributes, so that the kernel requests the entries with theirs.
         may_race(entry?.metadata().map(drop));
     }
     Ok(())
 }
 
-/// Makes, renames, links, unlinks, looks at and lists few names from many threads.
+/// Makes, renames, links, unlinks, examines and lists a few names from many threads.
 fn churn(place: &Path, thread: u64) {
     let mut state = thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for _ in 0..ROUNDS {
@@ -109,17 +108,17 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {said}");
 }
 
-/// The kernel forgets every name that nobody uses.
+/// Makes the kernel forget every unused name.
 fn drop_caches() {
     run(Command::new("sh").args(["-c", "echo 2 > /proc/sys/vm/drop_caches"]));
 }
 
-/// Descriptors that keep files without any name.
+/// Descriptors that keep unlinked files.
 fn unlinked_files_kept() -> usize {
     let gone = |entry: io::Result<fs::DirEntry>| {
         let path = entry.ok()?.path();
         let ours = fs::read_link(&path).ok()?.to_str()?.contains("/lookups-");
-        // Not of the link, but of what is open.
+        // The link count of the open file, not of the symbolic link.
         let links = fs::metadata(&path).ok()?.nlink();
         (ours && links == 0).then_some(())
     };

@@ -21,7 +21,7 @@ fn a_directory_is_mounted_used_and_dropped() {
     let options = MountOptions::new("memory");
     let mut mounted = mount(&memfs, &point, &options).unwrap();
     fs::create_dir(point.join("dir")).unwrap();
-    // Neither a part of a file system nor one person's view of it.
+    // Neither a part of a file system nor a view with other credentials.
     let other = memfs.with_credentials(Credentials::new(1000, 1000, &[]));
     for part in [memfs.open_dir("dir").unwrap(), other] {
         let refused = mount(&part, &point, &options).err();
@@ -32,10 +32,10 @@ fn a_directory_is_mounted_used_and_dropped() {
         fs::read(point.join("dir/file")).unwrap(),
         vec![7; 1_000_000]
     );
-    // Reads come to us; nothing was mapped, so the kernel's cache was given nothing.
+    // Reads are requests. Nothing was mapped, so the kernel's cache got nothing.
     let stats = mounted.stats();
     assert_eq!((stats.read_bytes, stats.kernel_cache_bytes), (1_000_000, 0));
-    // Half the bound is what memory file systems may take.
+    // Memory file systems may take half the bound.
     let error = fs::write(point.join("large"), vec![1; 12 << 20]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::ENOSPC.raw()));
     let open = fs::File::open(point.join("dir/file")).unwrap();
@@ -44,7 +44,7 @@ fn a_directory_is_mounted_used_and_dropped() {
     drop(open);
     mounted.unmount().unwrap();
     assert!(mounted.is_ended());
-    // The files are the directory's, not the mount's.
+    // The files belong to the directory, not to the mount.
     assert_eq!(memfs.metadata("dir/file").unwrap().len(), 1_000_000);
     let again = mount(&memfs, &point, &options).unwrap();
     assert_eq!(fs::read(point.join("dir/file")).unwrap().len(), 1_000_000);
@@ -53,7 +53,7 @@ fn a_directory_is_mounted_used_and_dropped() {
     fs::remove_dir(&point).unwrap();
 }
 
-/// The kernel gives the device number of a mount that is gone to the next one.
+/// The kernel may give the device number of an ended mount to the next one.
 #[test]
 #[ignore = "system tier"]
 fn mount_that_was_unmounted_by_others_ends_no_other_mount() {

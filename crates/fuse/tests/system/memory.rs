@@ -1,8 +1,8 @@
-//! What the process that serves a mount takes for names, handles and data, measured from outside: it stays within
+//! The memory that the process of a mount takes for names, handles and data, measured from outside, stays within
 //! the bound.
 //!
-//! The load comes from another process, this program once more: a thread of the process that serves
-//! a mount must not wait for it.
+//! Another process makes the load, this program once more: a thread of the process that serves a
+//! mount must not wait for it.
 //!
 //! Needs FUSE, root, and Linux 6.18.
 
@@ -24,37 +24,37 @@ const LIMIT: u64 = 64 * MIB;
 const NAMES: u64 = 100_000;
 const DIRS: u64 = 100;
 const HANDLES: usize = 2_000;
-/// Files that are opened, at random, while so many are held open.
+/// Files that are opened at random while as many are held open.
 const OPENED: u64 = 20_000;
-/// Directories that are open at once.
+/// Directories that are open at the same time.
 const LISTINGS: u64 = 400;
 /// Bytes of the file that is read, and of the one that is written.
 const DATA: u64 = 128 * MIB;
 
-/// What may be beside the bound and the base: the heap's own tables and holes, and stacks.
+/// Allowance beside the bound and the base: the heap's tables and holes, and stacks.
 const SLACK: u64 = 4 * MIB;
 
-/// Where the load is to be made; set for the other process alone.
+/// The folder of the load; set for the other process alone.
 const PLACE: &str = "FOLIOCACHE_MEMORY_PLACE";
 
 fn path_of(place: &Path, at: u64) -> PathBuf {
     place.join(format!("d{}/file-number-{at}", at % DIRS))
 }
 
-/// Private and shared memory of this process, each page once.
+/// Private and shared memory of this process, with each page counted once.
 fn held() -> u64 {
     let resident = Resident::of_process().unwrap();
     resident.anonymous + resident.pss_shmem
 }
 
-/// Tells the other process how far this one is, and waits until it has looked.
+/// Reports a step to the other process, and waits until it has measured.
 fn report(what: &str) {
     println!("now {what}");
     std::io::stdout().flush().unwrap();
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// Has each thread of the mount use its buffers.
+/// Makes each thread of the mount use its buffers.
 fn warm_up(place: &Path) {
     std::thread::scope(|scope| {
         for thread in 0..16 {
@@ -98,7 +98,7 @@ fn use_a_mount() {
         }
     }
     read_through(&place, "data after names");
-    // The kernel asks for a handle of its own for each.
+    // The kernel requests a separate handle for each.
     let mut listings = Vec::new();
     for at in 0..LISTINGS {
         let mut listing = fs::read_dir(place.join(format!("d{}", at % DIRS))).unwrap();

@@ -1,8 +1,7 @@
-//! What others change in the source is seen on the mount at once, although the kernel believes for long what it was
-//! answered.
+//! Changes in the source are visible on the mount at once, although the kernel believes its answers for long.
 //!
-//! What is seen on the mount is looked at by another process, this program once more: a thread of the process that
-//! serves a mount must not wait for it. The source is changed by this process, through the kernel.
+//! Another process observes the mount, this program once more: a thread of the process that serves a mount must not
+//! wait for it. This process changes the source, through the kernel.
 //!
 //! Needs FUSE, root, and Linux 6.18.
 
@@ -28,11 +27,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where the mount is; set for the other process alone.
+/// The mount point; set for the other process alone.
 const PLACE: &str = "FOLIOCACHE_NEWS_PLACE";
 
-/// What is seen of a path: nothing, or the kind, mode, size, number and link count; what a directory lists; what a link
-/// holds; the content of a small file.
+/// A path as a program sees it: missing, or kind, mode, size, number and link count, with a directory's names, a
+/// link's target, a small file's content.
 fn seen(path: &Path) -> String {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return "-".to_owned();
@@ -47,8 +46,8 @@ fn seen(path: &Path) -> String {
     format!("{:o} {size:?} {names:?} {link:?}", meta.mode())
 }
 
-/// The other process: looks at each path that it is given until that is no more as it was, and says how long
-/// it took since it said how it was.
+/// The other process: reads each path that it is given until it has changed, and prints how long that took since it
+/// reported the first state.
 #[test]
 #[ignore = "system tier"]
 fn watcher() {
@@ -88,8 +87,8 @@ fn watcher() {
                 println!("= read");
             }
             "again" => {
-                // Reads a part of the directory, makes a name, and reads all of it from the beginning: how often that
-                // lists all that was made.
+                // Reads a part of the directory, makes a name, and reads all of it from the beginning; returns how
+                // often that lists every name.
                 let mut dir = Dir::read_from(File::open(&path).unwrap()).unwrap();
                 let mut right = 0;
                 for nr in 0..30 {
@@ -176,11 +175,11 @@ impl Watcher {
         self.hear()
     }
 
-    /// How long it takes until a change of what a path shows is seen, and that it is seen right.
+    /// Returns how long a change of a path takes to become visible; checks the new state.
     fn sees(&mut self, source: &Path, name: &str, change: impl FnOnce()) -> Duration {
         let before = self.ask("change", name);
         assert_eq!(before, seen(&source.join(name)), "{name}");
-        // Nothing of what was asked is still on its way.
+        // No answer is still under way.
         thread::sleep(Duration::from_millis(20));
         let start = Instant::now();
         change();
@@ -196,24 +195,25 @@ impl Watcher {
     }
 }
 
-/// A directory, mounted.
+/// A mounted directory.
 struct Bed {
     top: PathBuf,
     names: Arc<SuperBlock>,
     mount: Mount,
 }
 
-/// A source that is changed between its answer and that of the mount, once for `file` and once for the directory `dir`.
+/// A source that changes between its answer and the mount's, once for `file` and once for the
+/// directory `dir`.
 struct LateFs {
     source: DirFs,
     path: PathBuf,
     late_file: AtomicBool,
-    /// 0, the number of `dir` once it was looked up, and another once it was changed.
+    /// 0, then the number of `dir` after its look-up, then another one after its change.
     dir: AtomicU64,
 }
 
 impl LateFs {
-    /// Changes something, and waits until the news are read.
+    /// Changes the source, and waits until the events are read.
     fn change(&self, name: &str, change: impl FnOnce(&Path)) {
         change(&self.path.join(name));
         thread::sleep(Duration::from_millis(100));
@@ -278,7 +278,7 @@ impl Bed {
         Bed::with(name, |fs, _| Arc::new(fs))
     }
 
-    /// Has `wrap` make the file system of a directory of the source and of the place of that.
+    /// Has `wrap` make the file system, from the source's directory and its path.
     fn with(name: &str, wrap: impl FnOnce(DirFs, &Path) -> Arc<dyn FileSystem>) -> Bed {
         let top = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("news-{name}-{}", std::process::id()));
@@ -329,7 +329,7 @@ fn a_change_from_outside_is_seen_within_50_ms() {
         let mut sees = |name: &str, change: &dyn Fn()| {
             delays.push((watcher.sees(&source, name, change), name.to_owned()));
         };
-        // A name that was not there.
+        // A name that did not exist.
         sees(&f, &|| fs::write(&path, "content").unwrap());
         sees(&f, &|| mode(&path, 0o600));
         sees(&f, &|| {
@@ -340,13 +340,13 @@ fn a_change_from_outside_is_seen_within_50_ms() {
             let file = File::options().write(true).open(&path).unwrap();
             file.set_len(3).unwrap();
         });
-        // Replaced by another.
+        // Replaced by another file.
         let new = source.join("d/new");
         sees(&f, &|| {
             fs::write(&new, "another").unwrap();
             fs::rename(&new, &path).unwrap();
         });
-        // To where there was no such name.
+        // Moved to a name that did not exist.
         sees(&moved, &|| {
             fs::rename(&path, e.join(format!("f{round}"))).unwrap()
         });
@@ -361,7 +361,7 @@ fn a_change_from_outside_is_seen_within_50_ms() {
             symlink("elsewhere", source.join(&link)).unwrap();
         });
         sees(&link, &|| fs::remove_file(source.join(&link)).unwrap());
-        // What a directory lists, and the directory itself.
+        // A directory's listing, and the directory itself.
         sees("d/below", &|| {
             fs::create_dir(d.join(format!("below/{round}"))).unwrap();
         });
@@ -377,8 +377,8 @@ fn a_change_from_outside_is_seen_within_50_ms() {
         delays[seen / 2].0,
         delays[seen * 99 / 100].0
     );
-    // Under load the watcher itself may be late now and then. One kind of change is a thirteenth of all: if the kernel is
-    // not told of it, it is seen when what is not told of is not believed any more, after a second, or never.
+    // On a busy machine the watcher may be late now and then. One kind of change is a thirteenth of all: if the
+    // kernel is not told of it, it is seen only when unreported answers expire, after a second, or never.
     assert!(delays[seen * 9 / 10].0 < Duration::from_millis(50));
     let late = &delays[seen * 19 / 20..];
     assert!(late[0].0 < Duration::from_millis(900), "{late:?}");
@@ -386,7 +386,7 @@ fn a_change_from_outside_is_seen_within_50_ms() {
     bed.end();
 }
 
-/// The change is told before the kernel knows the file or the directory.
+/// The change is reported before the kernel knows the file or the directory.
 #[test]
 #[ignore = "system tier"]
 fn a_change_beside_the_answer_that_tells_of_a_file_is_seen() {
@@ -433,7 +433,7 @@ fn a_second_look_asks_for_nothing() {
     }
     let mut watcher = Watcher::new(&bed.place());
     watcher.ask("all", "");
-    // Longer than what is not told of may be believed.
+    // Longer than an unreported change may go unnoticed.
     thread::sleep(Duration::from_millis(1500));
     let before = bed.mount.stats().requests;
     watcher.ask("all", "");
@@ -447,7 +447,7 @@ fn a_second_look_asks_for_nothing() {
     bed.end();
 }
 
-/// `ls -l` asks this of each file of a file system until it hears that there are no labels.
+/// `ls -l` asks this for each file until it hears that there are no labels.
 #[test]
 #[ignore = "system tier"]
 fn a_file_without_a_label_says_that_there_are_none() {
@@ -501,7 +501,7 @@ fn changes_made_through_the_mount_cause_no_further_lookups() {
     watcher.ask("make", "home");
     thread::sleep(Duration::from_millis(100));
     watcher.ask("cwd", "");
-    // One of many events beside our own.
+    // One of many events caused by others.
     let (source, name) = (bed.source(), "home/made7");
     let changed = source.join(name);
     watcher.sees(&source, name, || fs::remove_file(&changed).unwrap());
@@ -537,7 +537,7 @@ fn changes_by_the_library_are_seen_through_the_mount() {
             names.unlink(root, "f".as_ref(), None).unwrap();
         }));
     }
-    // Under load the watcher itself may be late now and then.
+    // On a busy machine the watcher may be late now and then.
     for delays in [&mut made, &mut removed] {
         delays.sort();
         assert!(delays[2] < Duration::from_millis(900), "{delays:?}");
@@ -559,7 +559,7 @@ fn after_news_were_lost_everything_is_asked_again() {
         watcher.ask("see", name);
     }
     let lose = || {
-        // More than the queue takes, each unlike the one before.
+        // More than the queue holds, each different from the one before.
         for _ in 0..60_000 {
             fs::rename(source.join("noise"), source.join("noise2")).unwrap();
             fs::rename(source.join("noise2"), source.join("noise")).unwrap();

@@ -1,4 +1,4 @@
-//! Set-id bits, which go with changes of a file's data by users: the kernel leaves that to us.
+//! Set-id bits, which a user's change of the data clears: the kernel leaves that to us.
 //!
 //! Needs FUSE and root.
 

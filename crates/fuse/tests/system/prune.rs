@@ -1,13 +1,13 @@
-//! A mount keeps what names and inodes take within the bound: the kernel is asked to forget.
+//! A mount keeps the memory of names and inodes within the bound, by asking the kernel to forget.
 //!
-//! The load comes from another process, this program once more: a thread of the process that serves
-//! a mount must not wait for it.
+//! Another process makes the load, this program once more: a thread of the process that serves a
+//! mount must not wait for it.
 //!
 //! Needs FUSE, root, and Linux 6.18.
 //!
 //! # Safety
 //!
-//! One mapping, used while it is there.
+//! One mapping, used while it exists.
 
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_fuse::{Mount, MountOptions};
@@ -25,20 +25,20 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where the load is to be made; set for the other process alone.
+/// The folder of the load; set for the other process alone.
 const PLACE: &str = "FOLIOCACHE_PRUNE_PLACE";
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 16 * MIB;
 const DIRS: u64 = 60;
 const FILES: u64 = 1000;
-/// More than what names and inodes leave when they have their share.
+/// More than names and inodes leave when they have their share.
 const DATA: u64 = 12 * MIB;
 
 fn path_of(place: &Path, dir: u64, file: u64) -> PathBuf {
     place.join(format!("d{dir}/f{file}"))
 }
 
-/// Looks at every file by its name, and then at all that the directories list.
+/// Looks up every file by its name, and lists every directory with attributes.
 fn find_all(place: &Path) {
     for dir in 0..DIRS {
         for file in 0..FILES {
@@ -83,7 +83,7 @@ fn walk() {
     let mut text = [0; 4];
     held.read_exact_at(&mut text, 0).unwrap();
     assert_eq!(&text, b"held");
-    // Memory that data needs.
+    // Data that needs memory.
     let mut data = Vec::new();
     for _ in 0..3 {
         data.clear();
@@ -93,31 +93,31 @@ fn walk() {
     }
 }
 
-/// What the byte at `pos` is in the `round`th round.
+/// The byte at `pos` in the given round.
 fn byte(round: u64, pos: usize) -> u8 {
     (round * 31 + (pos / 512) as u64) as u8
 }
 
-/// Stores into a mapping of the file, and lets go of it without a sync.
+/// Stores into a mapping of the file, and unmaps it without a sync.
 fn store(path: &Path, round: u64, len: usize) {
     let options = &mut File::options();
     let options = options.read(true).write(true).create(true).truncate(false);
     let file = options.open(path).unwrap();
     file.set_len(len as u64).unwrap();
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, at no given place.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let map = unsafe {
         let anywhere = std::ptr::null_mut();
         rustix::mm::mmap(anywhere, len, protection, MapFlags::SHARED, &file, 0)
     };
     let map = map.unwrap();
-    // SAFETY: just mapped, so long, and known to nobody else.
+    // SAFETY: just mapped with this length, and private to this function.
     let bytes = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), len) };
     for (pos, at) in bytes.iter_mut().enumerate() {
         *at = byte(round, pos);
     }
     drop(file);
-    // SAFETY: mapped above, and used no more.
+    // SAFETY: mapped above, and no longer in use.
     unsafe { rustix::mm::munmap(map.cast::<c_void>(), len) }.unwrap();
 }
 
@@ -183,7 +183,7 @@ impl Mounted {
         }
     }
 
-    /// Lets another process do something, and watches the bound meanwhile; the most inodes that were refused
+    /// Has another process run `name`, and checks the bound meanwhile; returns the most inodes that were refused
     /// memory at once.
     fn watch(&self, name: &str) -> u64 {
         let mut child = other_process(name, &self.mount_point).spawn().unwrap();
@@ -201,14 +201,14 @@ impl Mounted {
         uncharged
     }
 
-    /// What names and inodes hold.
+    /// The memory of names and inodes.
     fn held(&self) -> u64 {
         let names = self.names.dentry_stats();
         let table = names.table_bytes;
         names.dentries * foliocache_vfs::dcache::DENTRY_BYTES + table + self.fs.inode_bytes()
     }
 
-    /// Ends it; the kernel has forgotten everything before.
+    /// Ends it; the kernel forgets everything before.
     fn end(mut self) {
         let start = Instant::now();
         while self.mount.stats().lookups > 0 {
@@ -248,7 +248,7 @@ fn inodes_remembered_by_the_kernel_stay_within_the_bound() {
     let stats = mounted.mount.stats();
     println!("{uncharged} inodes at most without memory, {stats:?}");
     assert!(uncharged < 200, "{uncharged} inodes without memory");
-    // Who was refused stays so until it goes.
+    // An inode that was refused memory stays uncharged as long as it lives.
     let uncharged = mounted.fs.stats().inodes_uncharged;
     assert!(uncharged < 50, "{uncharged} inodes still without memory");
     assert!(stats.forgotten_on_request > DIRS * FILES, "{stats:?}");

@@ -1,7 +1,7 @@
-//! What `O_DIRECT`, `RWF_DONTCACHE` and `posix_fadvise(2)` do on a mount: which of them reach us, and that reads, writes
-//! and mappings agree whatever way they take.
+//! The effect of `O_DIRECT`, `RWF_DONTCACHE` and `posix_fadvise(2)` on a mount: which of them reach us, and that
+//! reads, writes and mappings agree on all paths.
 //!
-//! The calls come from another process, this program once more; here their counters are looked at.
+//! Another process makes the calls, this program once more; this one reads the counters.
 //!
 //! Needs FUSE and root.
 #![allow(unsafe_code)]
@@ -28,7 +28,7 @@ const PAGE: usize = 4096;
 const SIZE: usize = 4 << 20;
 const PAGES: u64 = (SIZE / PAGE) as u64;
 
-/// For the other process: what it is to do, and where.
+/// For the other process: its steps, and their folder.
 const STEPS: &str = "FOLIOCACHE_UNCACHED_STEPS";
 const TOP: &str = "FOLIOCACHE_UNCACHED_TOP";
 
@@ -37,10 +37,11 @@ fn content() -> Vec<u8> {
     (0..SIZE).map(byte).collect()
 }
 
-/// What the counters said when the other process was so far.
+/// The counters after each step of the other process.
 type Seen = (String, FileStats, FuseStats);
 
-/// Has the other process do `steps` on a mount of a file `data`. It has no uncached handle open when it reports.
+/// Has the other process run `steps` on a mount with a file `data`. It has no uncached handle open
+/// when it reports.
 fn counters_of(steps: &str) -> Vec<Seen> {
     let name = format!("uncached-{steps}-{}", std::process::id());
     let top = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -70,7 +71,8 @@ fn counters_of(steps: &str) -> Vec<Seen> {
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         if let Some(what) = line.strip_prefix("now ") {
-            // The kernel tells of a closed handle when `close(2)` has returned, and reads for itself beside.
+            // The kernel sends the release after `close(2)` has returned, and reads ahead on its
+            // own.
             let patience = Instant::now() + Duration::from_secs(20);
             let mut before = None;
             while file.stats().unwrap().uncached.pending_pages() > 0
@@ -91,7 +93,7 @@ fn counters_of(steps: &str) -> Vec<Seen> {
     seen
 }
 
-/// What was seen at `what`.
+/// The counters at `what`.
 fn at<'a>(seen: &'a [Seen], what: &str) -> (&'a FileStats, &'a FuseStats) {
     let found = seen.iter().find(|(name, ..)| name == what);
     let (_, file, mount) = found.unwrap_or_else(|| panic!("{what} was not reported"));
@@ -113,7 +115,7 @@ fn the_caller() {
     }
 }
 
-/// Tells the process that serves the mount how far this one is, and waits until it has looked.
+/// Reports a step to the process that serves the mount, and waits until it has read the counters.
 fn report(what: &str) {
     println!("now {what}");
     std::io::stdout().flush().unwrap();
@@ -127,14 +129,14 @@ fn open(path: &Path, flags: OFlags) -> File {
     options.open(path).unwrap()
 }
 
-/// Bytes read into memory that is not aligned.
+/// Bytes read into unaligned memory.
 fn read(file: &File, pos: usize, len: usize) -> Vec<u8> {
     let mut buffer = vec![0; len + 1];
     let n = file.read_at(&mut buffer[1..], pos as u64).unwrap();
     buffer[1..=n].to_vec()
 }
 
-/// Reads in order, piece by piece.
+/// Reads sequentially, piece by piece.
 fn scan(file: &File, expected: &[u8], piece: usize) {
     for pos in (0..SIZE).step_by(piece) {
         let wanted = &expected[pos..SIZE.min(pos + piece)];
@@ -144,7 +146,8 @@ fn scan(file: &File, expected: &[u8], piece: usize) {
 
 fn mapped(mapping: &FileMapping, pos: usize, len: usize) -> Vec<u8> {
     assert!(pos + len <= mapping.len());
-    // SAFETY: within the mapping, of a file that is as long; volatile since others store to it.
+    // SAFETY: within the mapping of a file of this length; volatile because other threads store to
+    // it.
     let byte = |at: usize| unsafe { mapping.as_ptr().wrapping_add(at).read_volatile() };
     (pos..pos + len).map(byte).collect()
 }
@@ -238,7 +241,7 @@ fn read_and_write_beside_others(data: &Path, source: &Path) {
         assert!(read(&direct, start, len) == wanted, "direct, at {pos}");
         assert!(mapped(&mapping, start, len) == wanted, "mapped, at {pos}");
     }
-    // Stores and writes of others are seen past it.
+    // Stores and writes by other paths are visible to it.
     let wanted = [0xee; 5000];
     store(&mapping, 300 * PAGE - 100, &wanted);
     expected[300 * PAGE - 100..][..5000].copy_from_slice(&wanted);
@@ -281,10 +284,10 @@ fn o_direct_on_a_mount_agrees_with_cached_readers_and_mappings() {
     assert!(served.kernel_cache_bytes >= SIZE as u64, "{served:?}");
 }
 
-/// Takes the pages out of the mapping. They stay in the kernel's cache.
+/// Removes the pages from the mapping. They stay in the kernel's cache.
 fn forget(mapping: &FileMapping) {
     let start = mapping.as_ptr().cast();
-    // SAFETY: the range is the mapping's, whose next touch finds the file's bytes again.
+    // SAFETY: the range belongs to the mapping; its next touch finds the file's bytes again.
     unsafe { madvise(start, mapping.len(), MemoryAdvice::LinuxDontNeed) }.unwrap();
 }
 
@@ -332,7 +335,8 @@ fn advice_on_a_mount_is_for_the_kernels_pages_and_dontcache_is_refused() {
         return;
     }
     let seen = counters_of("advise");
-    // A kernel that makes room keeps single pages from `DONTNEED`, and drops others: an eighth is left to it.
+    // Under memory pressure the kernel keeps some pages despite `DONTNEED`, and drops others: an
+    // eighth is tolerated.
     let whole = SIZE as u64;
     let to_kernel = |what: &str| at(&seen, what).1.kernel_cache_bytes;
     let assert_read = |what: &str, times: u64| {
@@ -344,7 +348,7 @@ fn advice_on_a_mount_is_for_the_kernels_pages_and_dontcache_is_refused() {
     assert_read("touched again", 1);
     assert_read("DONTNEED of mapped pages", 1);
     assert_read("DONTNEED", 1);
-    // As much as the kernel reads ahead.
+    // As much as the kernel's readahead.
     assert!(to_kernel("WILLNEED") > to_kernel("DONTNEED"));
     assert_read("RWF_DONTCACHE", 2);
     for (what, file, _) in &seen {

@@ -1,7 +1,7 @@
-//! Files of a mount that lose their names while programs open them: each opening has one version, whole, whether its data was
-//! written to the source or not. What is cached of them goes when the kernel forgets them.
+//! Files of a mount that lose their names while programs open them: each open sees one version, whole, whether its
+//! data was written to the source or not. Their cached pages go when the kernel forgets them.
 //!
-//! The mount is used by another process, this program once more: a thread of the process that serves a mount must not
+//! Another process uses the mount, this program once more: a thread of the process that serves a mount must not
 //! wait for it.
 //!
 //! Needs FUSE and root.
@@ -24,16 +24,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a file: larger than what batches of small files take.
+/// Bytes of a file: too large for batches of small files.
 const LEN: usize = 100 << 10;
 
-/// Longest to wait for what comes, on a machine that is busy.
+/// Longest wait for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the mount is; set for the other process alone.
+/// The mount point; set for the other process alone.
 const PLACE: &str = "FOLIOCACHE_UNLINKED_PLACE";
 
-/// A version of a file: no byte is zero, and all are the same.
+/// A version of a file: all its bytes are equal, and none is zero.
 fn version(round: u64) -> Vec<u8> {
     vec![(round % 255) as u8 + 1; LEN]
 }
@@ -45,13 +45,13 @@ fn assert_whole(bytes: &[u8]) {
     assert!(whole, "{} bytes, the first is {first}", bytes.len());
 }
 
-/// A handle that reads nothing, of what has a name.
+/// An `O_PATH` handle of a file that has a name.
 fn open_path(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH.bits().cast_signed();
     File::options().read(true).custom_flags(flags).open(path)
 }
 
-/// Opens what such a handle is of.
+/// Opens the file behind such a handle.
 fn reopen(handle: &File) -> File {
     File::open(format!("/proc/self/fd/{}", handle.as_raw_fd())).unwrap()
 }
@@ -85,7 +85,7 @@ fn race(place: &Path, removes: bool) {
             }
         };
         let readers = [false, true, false].map(|by_path| scope.spawn(move || read(by_path)));
-        // A reader that failed finds nothing more.
+        // A reader that failed has ended.
         let failed = || readers.iter().any(|reader| reader.is_finished());
         for round in 0.. {
             if (round >= ROUNDS && found.load(Ordering::Relaxed) >= ROUNDS) || failed() {
@@ -101,7 +101,7 @@ fn race(place: &Path, removes: bool) {
     });
 }
 
-/// Makes a file, takes its name away, and closes it.
+/// Makes a file, unlinks it, and closes it.
 fn use_temporary(path: &Path, round: u64) {
     let mut file = File::create(path).unwrap();
     file.write_all(&version(round)).unwrap();
@@ -109,7 +109,7 @@ fn use_temporary(path: &Path, round: u64) {
     assert_whole(&read_all(reopen(&file)));
 }
 
-/// The other process: does what it is told, line by line.
+/// The other process: carries out commands, line by line.
 #[test]
 #[ignore = "system tier"]
 fn user_of_the_mount() {
@@ -148,7 +148,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Under a bound of so many MiB. Nothing is written because of its age.
+    /// With a bound of this many MiB. No file is written back because of its age.
     fn new(mib: u64, kernel_cache: KernelCache, mode: WritebackAtClose) -> Bed {
         let name = format!("unlinked-{kernel_cache:?}-{mode:?}-{}", std::process::id());
         let top = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
@@ -206,7 +206,8 @@ impl Bed {
         self.mm.stats().files.resident_pages
     }
 
-    /// Waits until nothing is cached and nothing waits to be written: the kernel tells of what it forgets a little later.
+    /// Waits until no data is cached and none waits to be written: the kernel sends its forgets a
+    /// little later.
     fn wait_until_empty(&self) {
         let start = Instant::now();
         let left = || (self.resident_pages(), self.fs.bdi().nr_not_durable());
@@ -238,7 +239,7 @@ const MODES: [WritebackAtClose; 3] = [
 
 const KEPT: [KernelCache; 3] = [KernelCache::Mapped, KernelCache::None, KernelCache::All];
 
-/// Does something on mounts of all kinds.
+/// Runs the test on mounts of all kinds.
 fn on_all(mib: u64, run: impl Fn(&mut Bed)) {
     if no_root_or_fuse() {
         return;
@@ -276,7 +277,7 @@ fn a_file_without_a_name_that_a_program_holds_keeps_its_data_until_it_lets_go() 
     });
 }
 
-/// Under a bound for which all of them together are little.
+/// Under a bound that is large for all of them together.
 #[test]
 #[ignore = "system tier"]
 fn temporary_files_of_programs_are_not_written_and_go_when_the_kernel_forgets_them() {

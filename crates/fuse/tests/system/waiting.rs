@@ -1,7 +1,7 @@
-//! Requests that wait for a store do not hold up those that need not.
+//! Requests that wait for a store do not delay requests that need none.
 //!
 //! The mount has files whose stores hang when the test says so. More readers, fsyncs and throttled
-//! writers wait for it than the mount has threads that read requests, and everything else goes on.
+//! writers wait for them than the mount has threads that read requests; everything else goes on.
 //!
 //! Needs FUSE and root.
 
@@ -14,13 +14,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The files whose stores hang begin with this.
+/// Prefix of the files whose stores hang.
 const HUNG: &str = "hung";
 
 /// Their size.
 const SIZE: u64 = 64 << 20;
 
-/// Longest that anything here may take.
+/// Longest duration of any step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Processes of each kind.
@@ -52,7 +52,8 @@ impl Drop for HealAtEnd {
     }
 }
 
-/// A program in the mount, by another process: a thread of this one could not be killed.
+/// A program that uses the mount, in another process, because a thread of this one could not be
+/// killed.
 fn start(mounted: &Mounted, script: &str) -> Child {
     Command::new("sh")
         .args(["-c", script])
@@ -63,7 +64,7 @@ fn start(mounted: &Mounted, script: &str) -> Child {
         .unwrap()
 }
 
-/// Waits for a program, which must end well; what it wrote.
+/// Waits for a program, which must succeed; returns its output.
 fn finish(mut child: Child, what: &str) -> String {
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -87,7 +88,7 @@ fn wait_for(mounted: &Mounted, what: &str, done: impl Fn(FuseStats) -> bool) {
     }
 }
 
-/// Uses everything of the mount that needs no store.
+/// Uses every part of the mount that needs no store.
 fn use_the_rest(mounted: &Mounted) {
     let before = mounted.mount().stats().lookups;
     let script = "ls -l && stat cached && cat cached && for n in $(seq 50); do echo $n > new$n; done \
@@ -124,14 +125,14 @@ fn hung_reads_and_fsyncs_hold_up_nothing_else() {
         stats.workers >= 2 * CALLERS - 6
     });
     use_the_rest(&mounted);
-    // What is cached of the file itself is read, too.
+    // Cached bytes of the file itself are read too.
     finish(start(&mounted, page), "a cached page of the file");
     assert_eq!(mounted.mount().stats().panics, 1);
     faults.heal();
     for caller in callers {
         finish(caller, "a caller");
     }
-    // An fsync was answered after the write before it.
+    // The fsync was answered after the write before it.
     for store in stores {
         assert_eq!(store.unflushed(), 0);
         assert_eq!(store.broken_contract(), [""; 0]);
@@ -150,14 +151,14 @@ fn throttled_writers_hold_up_nothing_else() {
     finish(start(&mounted, "echo in the cache > cached"), "a file");
     let _heal = HealAtEnd(faults.clone());
     faults.add(Rule::new(OpSet::ALL, Effect::Hang));
-    // 64 MiB, of which less than a half may be dirty: ten writers wait at least.
+    // 64 MiB, of which less than half may be dirty: at least ten writers wait.
     let write = |n| {
         let place = format!("dd of=hung{n} bs=1M conv=notrunc");
         let script = format!("yes {n} | head -c 4194304 | {place} iflag=fullblock");
         start(&mounted, &script)
     };
     let writers: Vec<_> = (0..CALLERS).map(write).collect();
-    // All have looked their file up: what is counted from here on is the rest's.
+    // All have looked up their file: later counts belong to the other calls.
     wait_for(&mounted, "writers that wait", |stats| {
         stats.workers >= 4 && stats.lookups > CALLERS
     });

@@ -249,7 +249,7 @@ impl Run {
         assert_eq_bytes(&found, &self.reference.read(0, size));
         self.backend.faults().heal();
         self.fsync();
-        // The store is well: the first may have told of what failed before, the second tells of nothing.
+        // The store works now: the first sync may report an earlier failure, the second must not.
         let cursor = self.mapping.sample_wb_err();
         assert_eq!(self.mapping.fsync(&cursor), Ok(()));
         let stats = self.mapping.stats();
@@ -267,7 +267,7 @@ fn assert_eq_bytes(found: &[u8], expected: &[u8]) {
     assert_eq!(found.len(), expected.len(), "bytes");
 }
 
-/// Prints what was done when one of its steps panics.
+/// Prints the steps so far when one panics.
 impl Drop for Run {
     fn drop(&mut self) {
         if std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! The targets by name, and what they share.
+//! The targets by name, and their shared helpers.
 
 mod file;
 mod index;
@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::panic;
 use std::sync::OnceLock;
 
-/// What inputs are given to.
+/// The targets that inputs are fed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Index,

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! Everything of [`World`]: results, error numbers and trees must be the same. Here the paths have bytes of any kind, names as
-//! long as may be and longer, dots, slashes in a row, and symbolic links through all of it.
+//! Everything of [`World`]: results, error numbers and trees must be the same. Here the paths have arbitrary bytes,
+//! names of the greatest length and longer, dots, repeated slashes, and symbolic links among them.
 
 use super::canary;
 use crate::steps::{At, HELD, Step};
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// A path or what a symbolic link holds. A NUL ends paths of the kernel, so there is none.
+/// A path or a symbolic link's target. A NUL ends paths of the kernel, so there is none.
 fn path(u: &mut Unstructured<'_>) -> Result<OsString> {
     let mut path = Vec::new();
     for _ in 0..=u.arbitrary::<u8>()? % 4 {
@@ -136,7 +136,8 @@ fn leaves(step: &Step) -> bool {
     }
 }
 
-/// What the canary forbids: a directory in another one, with a byte in its name that is no text.
+/// The operation that the canary forbids: a directory in another one, with a non-UTF-8 byte in its
+/// name.
 fn is_canary(step: &Step) -> bool {
     let Step::Mkdir(at, _) = step else {
         return false;

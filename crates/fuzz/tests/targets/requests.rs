@@ -93,14 +93,14 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// What the kernel knows.
+/// The kernel's knowledge.
 struct Kernel {
     socket: OwnedFd,
     buffer: Vec<u8>,
     unique: u64,
     /// Look-ups of each inode that were not forgotten.
     lookups: BTreeMap<u64, u64>,
-    /// What regular files hold, as long as all that changes them is modelled.
+    /// The contents of regular files, as long as all their changes are modelled.
     files: BTreeMap<u64, ReferenceFile>,
     /// Open files.
     handles: Vec<(u64, u64)>,
@@ -164,14 +164,14 @@ impl Kernel {
             return None;
         }
         let (unique, error, rest) = self.receive();
-        assert_eq!(unique, self.unique, "an answer that nobody waits for");
+        assert_eq!(unique, self.unique, "an answer without a request");
         Some(if error == 0 { Ok(rest) } else { Err(error) })
     }
 
     /// All that was sent is answered, and nothing else.
     fn probe(&mut self) {
         self.send(op::GETATTR, PROBE, ROOT, &[0; 16]);
-        assert_eq!(self.receive().0, PROBE, "an answer that nobody waits for");
+        assert_eq!(self.receive().0, PROBE, "an answer without a request");
     }
 
     fn node(&self, u: &mut Unstructured<'_>) -> Result<u64> {
@@ -342,7 +342,7 @@ fn step(kernel: &mut Kernel, u: &mut Unstructured<'_>) -> Result<()> {
         op::GETATTR => body.u32(0).u32(0).u64(0),
         op::SETATTR => {
             let valid = u32::from(u.arbitrary::<u16>()?) & 0x7ff;
-            // Sizes beyond what the kernel's positions can say never come.
+            // Sizes beyond the kernel's largest position never occur.
             let to = offset(u)? & i64::MAX as u64;
             if valid & 8 != 0 {
                 changes = Some(to);
@@ -413,7 +413,7 @@ fn step(kernel: &mut Kernel, u: &mut Unstructured<'_>) -> Result<()> {
         op::WRITE => {
             (node, fh) = kernel.file(u)?;
             (pos, size) = (offset(u)?, u32::from(u.arbitrary::<u16>()?));
-            // Not O_APPEND: where that writes is not modelled.
+            // Not O_APPEND: its write position is not modelled.
             let (how, flags) = (u32::from(u.arbitrary::<u8>()?) & 6, flags(u)? & !0o2000);
             let mut body = body
                 .u64(fh)
@@ -517,7 +517,7 @@ fn step(kernel: &mut Kernel, u: &mut Unstructured<'_>) -> Result<()> {
     if let Some(to) = changes
         && let Some(file) = kernel.files.get_mut(&node)
     {
-        // What follows is checked with the new size, or not at all.
+        // The rest is checked with the new size, or not at all.
         let before = file.clone();
         file.truncate(to);
         if let Some(Err(_)) = kernel.call(op, node, &body.0) {

@@ -24,7 +24,7 @@ fn read(backend: &FaultyBackend, pos: u64) -> Result<Vec<u8>, Errno> {
 }
 
 #[test]
-fn reads_see_writes_and_power_cuts_only_what_was_flushed() {
+fn reads_see_writes_and_power_cuts_leave_only_flushed_data() {
     let backend = FaultyBackend::new("a", &Faults::new(0));
     assert_eq!(write(&backend, 0, 1, 4096), Ok(4096));
     assert_eq!(write(&backend, 4096, 2, 100), Ok(100));
@@ -44,7 +44,7 @@ fn reads_see_writes_and_power_cuts_only_what_was_flushed() {
 }
 
 #[test]
-fn faults_do_what_they_say() {
+fn faults_have_their_documented_effects() {
     let faults = Faults::new(0);
     let backend = FaultyBackend::new("a", &faults);
     write(&backend, 0, 1, 4096).expect("no fault yet");
@@ -89,7 +89,7 @@ fn faults_do_what_they_say() {
 }
 
 #[test]
-fn a_flush_covers_only_what_was_complete_when_it_began() {
+fn a_flush_covers_only_writes_complete_when_it_began() {
     let faults = Faults::new(0);
     let backend = FaultyBackend::new("a", &faults);
     write(&backend, 0, 1, 4096).expect("no fault yet");
@@ -119,7 +119,7 @@ fn second_flush_beside_one_breaks_the_contract() {
 }
 
 #[test]
-fn failed_flush_loses_what_was_written_beside_it() {
+fn failed_flush_loses_concurrent_writes() {
     let faults = Faults::new(0);
     let backend = FaultyBackend::new("a", &faults);
     faults.add(Rule::new(OpSet::FLUSH, Effect::Hang).times(1));

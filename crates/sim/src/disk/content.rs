@@ -16,7 +16,7 @@ const BLOCK: u64 = 4096;
 
 type Block = [u8; BLOCK as usize];
 
-/// What a disk holds.
+/// The content of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     blocks: BTreeMap<u64, Arc<Block>>,

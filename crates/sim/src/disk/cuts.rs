@@ -9,8 +9,8 @@
 //!  again:   the recovery itself was recorded: it is cut anywhere, and recovered once more
 //! ```
 //!
-//! The position is noted right after an operation returned. An image that ends at the last flush before it has what the
-//! operation promised, or the promise was not kept.
+//! The position is noted right after an operation returned. An image that ends at the last flush before it contains
+//! everything that the operation promised, or the promise was broken.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -34,7 +34,7 @@ pub fn wanted(usual: u64) -> (u64, u64) {
     (number("FOLIOCACHE_CUTS").unwrap_or(usual), seed)
 }
 
-/// What was counted.
+/// Counts of the checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Images that were recovered and checked.
@@ -52,9 +52,9 @@ pub struct Report {
 /// A disk that is cut again and again.
 #[derive(Debug)]
 pub struct Cuts {
-    /// What runs belong together, for messages.
+    /// Names a group of runs in messages.
     name: String,
-    /// Where images are recovered. First, as it is of the same server.
+    /// The disk for recovering images. The first field, because it depends on the same server.
     copy: Option<Disk>,
     mounted: Option<Mounted>,
     disk: Disk,
@@ -65,9 +65,9 @@ pub struct Cuts {
 struct Step {
     /// The position right after it.
     position: u64,
-    /// What may be there once it has begun.
+    /// The states that are allowed once the step has begun.
     during: TreeOracle,
-    /// What may be there now.
+    /// The states that are allowed now.
     after: TreeOracle,
     promises: bool,
 }
@@ -91,7 +91,7 @@ impl Cuts {
     /// The root of the mounted file system.
     ///
     /// # Panics
-    /// Never: it is mounted for as long as this is there.
+    /// Never: it is mounted as long as this value lives.
     pub fn path(&self) -> &Path {
         self.mounted.as_ref().expect("mounted").path()
     }
@@ -101,7 +101,7 @@ impl Cuts {
         &self.disk
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn report(&self) -> Report {
         self.report
     }
@@ -110,7 +110,7 @@ impl Cuts {
     /// `images` power cuts. Everything but the timing of threads follows from `seed`.
     ///
     /// # Errors
-    /// The first image that may not be, with everything that is needed to see why.
+    /// The first image that is not allowed, with everything that is needed to see why.
     pub fn run<S: Subject>(
         &mut self,
         seed: u64,
@@ -215,7 +215,7 @@ impl Cuts {
         Ok(steps)
     }
 
-    /// Recovers an image and judges the directory `folder`; with `again`, cuts the recovery, too.
+    /// Recovers an image and judges the directory `folder`; with `again`, cuts the recovery too.
     fn check(
         &mut self,
         image: &DiskImage,

@@ -195,7 +195,7 @@ fn code(errno: Errno) -> fuser::Errno {
 
 impl Filesystem for Export {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // What an older kernel does not know it does without.
+        // Older kernels lack it, and work without it.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.add_capabilities(InitFlags::FUSE_MAX_PAGES);
         let _ = config.set_max_write(MAX_REQUEST);

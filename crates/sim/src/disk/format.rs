@@ -33,7 +33,8 @@ impl Format {
         }
     }
 
-    /// The size of a disk that is large enough for tests, in bytes. Sparse: only what is written takes memory.
+    /// The size of a disk that is large enough for tests, in bytes. Sparse: only written blocks
+    /// take memory.
     pub fn size(self) -> u64 {
         match self {
             Format::Ext4 => 128 << 20,
@@ -42,8 +43,8 @@ impl Format {
         }
     }
 
-    /// Options of mounts. Several images of one file system may be mounted, and no thread of the kernel
-    /// writes to a disk on its own account for as long as it is empty.
+    /// Mount options. Several images of one file system may be mounted, and as long as a disk is empty no kernel
+    /// thread writes to it on its own.
     pub(super) fn mount_options(self) -> &'static str {
         match self {
             Format::Ext4 => "noinit_itable",

@@ -1,4 +1,4 @@
-//! The folders in which disks are mounted, and what killed tests left in them.
+//! The folders in which disks are mounted, and leftovers of killed tests.
 //!
 //! # Model
 //!
@@ -47,7 +47,7 @@ pub(super) fn is_alive(pid: u32) -> bool {
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes a folder, after what killed tests left is removed.
+    /// Makes a folder, after removing the leftovers of killed tests.
     pub(super) fn new() -> io::Result<Folder> {
         static CLEANED: Once = Once::new();
         // Relaxed: a number that no one else gets is all that is needed.
@@ -58,7 +58,7 @@ impl Folder {
         let (_, start) = status(pid).unwrap_or_default();
         let folder = top().join(format!("{pid}-{start}-{number}"));
         let mut builder = fs::DirBuilder::new();
-        // Others pass through to what is mounted there, and list nothing.
+        // Other users can reach the mounts in it, but not list it.
         builder.mode(0o711).recursive(true);
         builder.create(folder.join("fuse"))?;
         builder.create(folder.join("mounted"))?;

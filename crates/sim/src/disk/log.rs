@@ -1,4 +1,4 @@
-//! What was done to a disk, in order, and what a power cut may leave of it.
+//! The log of a disk's operations, and the contents that a power cut may leave.
 //!
 //! # Model
 //!
@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //!
-//! 1. `live` is `base` with all entries applied, but for those that a flush lost (see [`Lost`]).
+//! 1. `live` is `base` with all entries applied, except those that a flush lost (see [`Lost`]).
 //! 2. `flushes` has the positions just behind the flushes of `entries`, in order.
 
 use std::io;
@@ -40,7 +40,7 @@ pub(super) enum Entry {
     Nothing,
 }
 
-/// What a cut leaves of the entries behind the last flush.
+/// The effect of a cut on the entries behind the last flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Unflushed {
     /// Nothing.
@@ -115,7 +115,7 @@ impl Log {
         }
     }
 
-    /// Forgets what the last flush did not make durable.
+    /// Forgets the writes that the last flush did not make durable.
     pub(super) fn lose(&mut self, lost: Lost) {
         if lost == Lost::Nothing {
             return;
@@ -129,7 +129,7 @@ impl Log {
         }
     }
 
-    /// Entries before `position` cannot be asked for any more; their memory is freed.
+    /// Frees the entries before `position`, which can no longer be used.
     pub(super) fn trim(&mut self, position: u64) {
         let position = self.last_flush(position.min(self.position()));
         self.base = self.durable(position);
@@ -158,10 +158,10 @@ impl Log {
         content
     }
 
-    /// What a cut at `position` leaves.
+    /// The content after a cut at `position`.
     ///
     /// # Errors
-    /// If the log has no such position, or no longer, see [`Log::trim`].
+    /// If the log does not have the position, or no longer, see [`Log::trim`].
     pub(super) fn cut(&mut self, position: u64, unflushed: Unflushed) -> io::Result<Content> {
         let (first, last) = (self.first, self.position());
         if !(first..=last).contains(&position) {
@@ -195,7 +195,7 @@ fn sectors(pos: u64, data: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     pieces.map(move |(at, piece)| (pos + (at * sector) as u64, piece))
 }
 
-/// Applies some of `pending`: few or many, torn or whole, as the seed has it.
+/// Applies some of `pending`: few or many, torn or whole, as the seed chooses.
 fn choose(pending: &[Entry], seed: u64, content: &mut Content) {
     let mut rng = Rng::new(seed);
     // Eighths of the entries that land, and of those that are torn.

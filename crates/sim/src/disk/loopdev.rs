@@ -23,10 +23,10 @@ use linux_raw_sys::loop_device::{
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
-/// Flushes and drops what the page cache has of a block device.
+/// Flushes and drops the page cache of a block device.
 const BLKFLSBUF: Opcode = 0x1261;
 
-/// How often another process may take the free device that we were told of.
+/// How often another process may take the free device that the kernel offered.
 const ATTEMPTS: usize = 100;
 
 /// Asks for the number of a free device, which is made if need be.
@@ -76,7 +76,7 @@ impl LoopDevice {
             let device = open(&path)?;
             match configure(&device, &file) {
                 Ok(()) => return Ok(LoopDevice { device, path }),
-                // Somebody else was faster.
+                // Another process took it first.
                 Err(Errno::BUSY) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -89,24 +89,24 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Drops what the page cache has of the device, whose file has other content now.
+    /// Drops the page cache of the device, whose file has other content now.
     pub(super) fn forget(&self) -> io::Result<()> {
         // SAFETY: the request takes no argument.
         let request = unsafe { NoArg::<BLKFLSBUF>::new() };
-        // SAFETY: as above.
+        // SAFETY: the request takes no argument.
         Ok(unsafe { ioctl(&self.device, request) }?)
     }
 }
 
 fn configure(device: &File, file: &File) -> rustix::io::Result<()> {
-    // SAFETY: the structure is of numbers alone, for all of which zero is a value.
+    // SAFETY: the structure consists of numbers, for all of which zero is valid.
     let mut config: loop_config = unsafe { std::mem::zeroed() };
     config.fd = file.as_raw_fd() as u32;
     config.block_size = 512;
     config.info.lo_flags = LO_FLAGS_AUTOCLEAR as u32 | LO_FLAGS_DIRECT_IO as u32;
     // SAFETY: the request reads a `loop_config`.
     let request = unsafe { Setter::<{ LOOP_CONFIGURE as Opcode }, loop_config>::new(config) };
-    // SAFETY: as above.
+    // SAFETY: the request reads a `loop_config`.
     unsafe { ioctl(device, request) }
 }
 
@@ -125,7 +125,7 @@ pub(super) fn detach_below(folder: &Path) {
         if let Ok(device) = open(&device) {
             // SAFETY: the request takes no argument.
             let request = unsafe { NoArg::<{ LOOP_CLR_FD as Opcode }>::new() };
-            // SAFETY: as above. What fails is tried again by the next run.
+            // SAFETY: the request takes no argument. A failure is retried by the next run.
             let _ = unsafe { ioctl(&device, request) };
         }
     }

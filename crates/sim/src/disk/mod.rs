@@ -9,20 +9,21 @@
 //! - [`Disk::new`] makes a disk with a file system, [`Disk::mount`] mounts it. Every write, flush and discard is logged
 //!   with its data.
 //! - [`Disk::position`] is the present place in the log. A test notes it when something is acknowledged.
-//! - [`Disk::image_at`] is what a power cut at a position surely leaves: everything up to the last flush before
-//!   it. [`Disk::image_with`] adds a seeded choice of the writes after that flush, whole or torn.
-//! - [`Disk::beside`] makes a disk that begins as an image, and [`Disk::load`] gives a disk another one. Such a disk records, too:
-//!   the recovery of a file system can be cut like anything else.
+//! - [`Disk::image_at`] is the image that a power cut at a position leaves at least: everything up to the last
+//!   flush before it. [`Disk::image_with`] adds a seeded choice of the writes after that flush, whole or torn.
+//! - [`Disk::beside`] makes a disk whose first content is an image, and [`Disk::load`] replaces a disk's content by
+//!   one. Such a disk records too: the recovery of a file system can be cut like any other run.
 //! - [`Disk::faults`] has the plan of faults: the n-th read, write or flush fails, hangs, is torn, late, or a
 //!   lie. [`Disk::vanish`] takes the disk away, [`DiskFaults::heal`] brings it back.
 //!
-//! The disk is served by a process of its own, see `server`. Needs root, `/dev/fuse`, loop devices and `mkfs`.
-//! [`Disk::skip`] says whether `FOLIOCACHE_MISSING` lists one of them; without that, [`Disk::new`] fails where something is missing.
+//! A separate process serves the disk, see `server`. Needs root, `/dev/fuse`, loop devices and `mkfs`.
+//! [`Disk::skip`] says whether `FOLIOCACHE_MISSING` lists one of them; otherwise [`Disk::new`] fails if one is
+//! missing.
 //!
 //! # Order
 //!
-//! Drop what uses the file system first, then [`Mounted`], then the disk. All of them heal the disk when they are dropped, so
-//! that a failed test ends.
+//! Drop the users of the file system first, then [`Mounted`], then the disk. All of them heal the disk when they
+//! are dropped, so that a failed test ends.
 
 mod content;
 mod cuts;
@@ -81,7 +82,7 @@ pub struct DiskImage {
     server: Arc<Server>,
 }
 
-/// What an entry of the log was.
+/// The kind of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LoggedKind {
     /// Data was written.
@@ -90,14 +91,14 @@ pub enum LoggedKind {
     Zero,
     /// Everything before it was made durable.
     Flush,
-    /// A flush or a write that a fault turned into a lie, or what a failed flush lost.
+    /// A flush or a write that a fault turned into a lie, or a write that a failed flush lost.
     Nothing,
 }
 
 /// An entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logged {
-    /// What it was.
+    /// Its kind.
     pub kind: LoggedKind,
     /// Where, in bytes.
     pub pos: u64,
@@ -113,7 +114,7 @@ impl Logged {
 }
 
 impl Disk {
-    /// Whether the machine is known to lack what disks need (`FOLIOCACHE_MISSING`). It prints what, and a test
+    /// Whether the machine is known to lack the needs of disks (`FOLIOCACHE_MISSING`). It prints which, and a test
     /// that gets `true` returns.
     pub fn skip() -> bool {
         let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();
@@ -230,7 +231,7 @@ impl Disk {
             Arc::ptr_eq(&self.0.server, &image.server),
             "an image of another server"
         );
-        // What is dirty in the cache goes to the old content.
+        // Dirty data in the cache goes to the old content.
         self.forget()?;
         self.call::<()>(&Request::Load(self.0.id, Base::Image(image.id)));
         self.forget()
@@ -291,13 +292,14 @@ impl Disk {
         self.call(&Request::Trim(self.0.id, position))
     }
 
-    /// What a power cut at `position` surely leaves: everything up to the last flush before it, and nothing else.
+    /// The image that a power cut at `position` leaves at least: everything up to the last flush
+    /// before it, and nothing else.
     pub fn image_at(&self, position: u64) -> DiskImage {
         self.image(position, Unflushed::None)
     }
 
-    /// What a power cut at `position` may leave: also some of the writes after the last flush, any of
-    /// them torn into sectors. The seed chooses.
+    /// An image that a power cut at `position` may leave: also some of the writes after the last flush, any of them
+    /// torn into sectors. The seed chooses.
     pub fn image_with(&self, position: u64, seed: u64) -> DiskImage {
         self.image(position, Unflushed::Some(seed))
     }
@@ -316,12 +318,12 @@ impl Disk {
         }
     }
 
-    /// What goes wrong, and what was counted.
+    /// The disk's faults and counts.
     pub fn faults(&self) -> DiskFaults<'_> {
         DiskFaults(self)
     }
 
-    /// Every operation fails from now on, those that hang among them, as if the disk had been pulled out.
+    /// Every operation fails from now on, hanging ones included, as if the disk had been pulled out.
     /// [`DiskFaults::heal`] brings it back.
     pub fn vanish(&self) {
         self.faults().vanish();
@@ -375,7 +377,7 @@ impl Mounted {
     /// Its root.
     ///
     /// # Panics
-    /// Never: it is there until the mount is given up.
+    /// Never: it exists until the mount is given up.
     pub fn path(&self) -> &Path {
         self.place.as_deref().expect("mounted")
     }

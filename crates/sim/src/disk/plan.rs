@@ -8,15 +8,15 @@ use super::Disk;
 use super::protocol::Request;
 use crate::{Counts, Effect, OpSet, Rule, RuleId, When};
 
-/// The faults of a disk, as [`Faults`](crate::Faults) has them. Reads, writes, flushes and discards (`PunchHole`) are what a
-/// disk does.
+/// The faults of a disk, as those of [`Faults`](crate::Faults). A disk's operations are reads, writes, flushes and
+/// discards (`PunchHole`).
 ///
-/// Add rules before what they are to strike begins: an operation that was under way goes on as it began.
+/// Add rules before the operations that they are meant for: an operation under way is not affected.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskFaults<'a>(pub(super) &'a Disk);
 
 impl DiskFaults<'_> {
-    /// Adds a rule behind those that are there.
+    /// Adds a rule behind the existing ones.
     pub fn add(&self, rule: Rule) -> RuleId {
         self.0.call(&Request::AddRule(self.0.0.id, rule))
     }
@@ -64,7 +64,7 @@ impl DiskFaults<'_> {
         self.release(Err(Errno::EIO));
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.0.call(&Request::Counts(self.0.0.id))
     }

@@ -1,4 +1,5 @@
-//! What a test says to the process that serves its disks: one line of JSON a request, one a reply.
+//! The protocol between a test and the process that serves its disks: a request is one line of
+//! JSON, and so is a reply.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -49,7 +50,7 @@ pub(super) enum Request {
     Trace(DiskId, usize),
 }
 
-/// What a disk holds at first.
+/// The first content of a disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Base {
     Zeros,

@@ -8,10 +8,10 @@
 //!       └──────────────────────────── reads, writes, fsyncs ───────────────────────────────────┘
 //! ```
 //!
-//! A process of its own, since one process that both uses and serves a disk can deadlock for ever:
+//! A separate process, because one process that both uses and serves a disk can deadlock for ever:
 //!
 //! - A killed process whose thread waits for the disk cannot die before the disk answers. If it were also the
-//!   server, it would still have the FUSE device open, and nobody would end the connection.
+//!   server, it would still have the FUSE device open, and the connection would never end.
 //! - The server takes faults for its memory. They wait for the memory map's lock, which a thread that waits for the
 //!   disk may hold.
 //! - Tests count the descriptors, threads and memory of the process under test.
@@ -20,9 +20,9 @@
 //! environment, serves, and exits before `main`. So each test program that uses disks can serve them,
 //! without another program that would have to be found.
 //!
-//! The server ends with its socket. It also ends when the first thread of the test process is gone, though others
-//! of it may still wait for a disk that hangs: the end of the server ends the connection, and what waited for
-//! the disk gets errors. A disk that hung for [`HANG_LIMIT`] fails what hangs.
+//! The server ends with its socket. It also ends when the first thread of the test process is gone, though other
+//! threads may still wait for a disk that hangs: the end of the server ends the connection, and these waiters get
+//! errors. A disk that hung for [`HANG_LIMIT`] fails its hanging operations.
 //!
 //! # Safety
 //!
@@ -54,7 +54,7 @@ use crate::Faults;
 /// Set in the environment of a server.
 const VARIABLE: &str = "FOLIOCACHE_SIM_DISK";
 
-/// What hangs for so long fails: a test that lost its way ends.
+/// An operation that hangs for this long fails, so that a stuck test ends.
 const HANG_LIMIT: Duration = Duration::from_secs(240);
 
 /// How long a server may take to end.

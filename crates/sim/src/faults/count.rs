@@ -1,4 +1,4 @@
-//! What a backend counted and remembers of its operations.
+//! The counts and records of a backend's operations.
 
 use foliocache_sys::Errno;
 
@@ -61,11 +61,11 @@ impl Counts {
 pub struct Event {
     /// Its place in the order in which operations began, from 1.
     pub seq: u64,
-    /// What it was.
+    /// Its kind.
     pub kind: OpKind,
     /// Where in the file, in bytes; the new size of a truncation.
     pub pos: u64,
-    /// How many bytes were asked for.
+    /// The requested length in bytes.
     pub len: u64,
     /// How many bytes were done, or the error.
     pub outcome: Result<u64, Errno>,

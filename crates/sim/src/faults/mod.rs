@@ -1,9 +1,9 @@
-//! What goes wrong, when and where: a plan of faults that tests change while a backend runs.
+//! A plan of faults, with their times and places, that tests change while a backend runs.
 //!
 //! # Model
 //!
 //! A plan is a list of [`Rule`]s: *on* some operations, in some *range*, *when* a counter or a
-//! seeded coin says so, an [`Effect`]. For each operation the rules are asked in the order in which
+//! seeded coin says so, an [`Effect`]. For each operation the rules are tried in the order in which
 //! they were added. Delays and hangs add up; the first effect that decides the outcome ends the
 //! search. Everything drawn comes from the plan's one seed.
 //!
@@ -58,7 +58,7 @@ pub struct Faults(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     plan: Mutex<Plan>,
-    /// Signalled when hung operations are let go, and when an operation begins.
+    /// Signalled when hung operations are released, and when an operation begins.
     changed: Condvar,
 }
 
@@ -71,7 +71,7 @@ struct Plan {
     trace: VecDeque<Event>,
     /// Hangs of operations that began before the last release are over; see [`Faults::release`].
     releases: u64,
-    /// What the last release answers to those who hung.
+    /// The result that the last release gave to hanging operations.
     released: Result<(), Errno>,
 }
 
@@ -81,7 +81,7 @@ struct Armed {
     rule: Rule,
     /// Operations that the rule's kinds and range matched so far.
     matched: u64,
-    /// Operations on which the effect was had so far.
+    /// Operations that the effect was applied to so far.
     fired: u64,
 }
 
@@ -102,7 +102,7 @@ impl Faults {
         }))
     }
 
-    /// Adds a rule behind those that are there.
+    /// Adds a rule behind the existing ones.
     pub fn add(&self, rule: Rule) -> RuleId {
         let mut plan = self.0.plan.lock();
         plan.next_id += 1;
@@ -184,7 +184,7 @@ impl Faults {
         true
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.0.plan.lock().counts
     }
@@ -204,13 +204,13 @@ impl Faults {
             .collect()
     }
 
-    /// Starts an operation on `range`: counts it, has its delays, waits while it hangs, and says
-    /// how it is to end. `len` is what a short operation is a part of.
+    /// Starts an operation on `range`: counts it, delays it, waits while it hangs, and returns how
+    /// it must end. `len` is the full length of a short operation.
     pub(crate) fn begin(&self, kind: OpKind, range: Range<u64>, len: u64) -> (u64, Outcome) {
         let mut plan = self.0.plan.lock();
         plan.counts.begun[kind as usize] += 1;
         let seq = plan.counts.operations();
-        // From its beginning: nobody may come to release what hangs only after its delay.
+        // From its beginning: otherwise a release during its delay would be missed.
         let releases = plan.releases;
         let (effects, outcome) = plan.decide(kind, &range, len);
         self.0.changed.notify_all();
@@ -245,7 +245,8 @@ impl Faults {
         (seq, outcome)
     }
 
-    /// Runs an operation on the `len` bytes at `pos`: `body` does what the plan says, and returns how it ended.
+    /// Runs an operation on the `len` bytes at `pos`: `body` obeys the plan, and returns the
+    /// result.
     pub(crate) fn run(
         &self,
         kind: OpKind,

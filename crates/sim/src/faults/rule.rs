@@ -104,7 +104,7 @@ pub enum When {
     },
 }
 
-/// What happens to the operation.
+/// The effect on the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub enum Effect {
@@ -112,9 +112,8 @@ pub enum Effect {
     Fail(#[cfg_attr(feature = "disk", serde(with = "crate::disk::errno"))] Errno),
     /// It fails; a write has changed some of its sectors (other operations none).
     Torn(#[cfg_attr(feature = "disk", serde(with = "crate::disk::errno"))] Errno),
-    /// It does a seeded number of whole sectors, at least none, and returns the bytes. A *read* so cut
-    /// breaks the contract of a backing store: it is what a file looks like that somebody cut
-    /// behind the cache's back.
+    /// It does a seeded number of whole sectors, perhaps none, and returns the bytes. A *read* cut short like this
+    /// breaks the contract of a backing store, as a file does that is truncated behind the cache's back.
     Short,
     /// It does at most this many bytes and returns the count.
     ShortTo(u64),
@@ -131,7 +130,8 @@ pub enum Effect {
     Hang,
     /// It says that it is done and does nothing: a flush keeps nothing, a write is forgotten. Reads just work.
     Lie,
-    /// A flush fails and forgets what it was to make durable; other operations just fail.
+    /// A flush fails and forgets the writes that it was to make durable; other operations just
+    /// fail.
     Lose(
         #[cfg_attr(feature = "disk", serde(with = "crate::disk::errno"))] Errno,
         Lost,

@@ -125,7 +125,7 @@ fn waiting_gives_up() {
     assert!(!faults.wait_hung(1, Duration::from_millis(5)));
     write(&faults, 0);
     assert!(faults.wait_begun(OpSet::WRITE, 1, Duration::ZERO));
-    // Nobody else comes: the delay in operations ends by its time.
+    // No further operation comes: the delay in operations ends by its time.
     let effect = Effect::DelayOps {
         ops: 5,
         at_most: Duration::from_millis(5),

@@ -91,7 +91,7 @@ fn old_or_new_by_sector_but_no_mix_within_one() {
             ..
         })
     ));
-    // Past what was overwritten nothing may change.
+    // Beyond the overwritten part nothing may change.
     let mut far = old;
     far.write(1500, &B.bytes(1500, 1));
     assert_eq!(offset(oracle.check(&far)), 1500);
@@ -175,10 +175,10 @@ fn a_failed_fsync_promises_nothing() {
     assert_eq!(oracle.check(&image(&[write(0, 512, B)])), Ok(()));
 }
 
-/// The medium and the judge agree: whatever the medium leaves of a workload written straight to
-/// it is allowed, and what it leaves when a flush did not happen is found out.
+/// The medium and the judge agree: every state that the medium leaves of a workload written
+/// straight to it is allowed, and the states after a missing flush are detected.
 #[test]
-fn the_medium_keeps_what_it_flushed() {
+fn the_medium_keeps_flushed_data() {
     let mut caught = 0;
     for seed in 0..30 {
         for lying in [false, true] {
@@ -246,7 +246,7 @@ fn an_acknowledged_range_must_be_there_and_the_rest_may_be() {
     assert!(oracle.check(&image(4096, 1024..1536)).is_err(), "lost");
 }
 
-/// A write-back took the size, and then the bytes that a write had put there meanwhile, which grew the file.
+/// A write-back took the size, and then bytes of a concurrent write that grew the file.
 #[test]
 fn a_write_beside_a_write_back_may_end_where_the_file_ended_before() {
     let durable = [write(0, 5000, A)];
@@ -260,7 +260,7 @@ fn a_write_beside_a_write_back_may_end_where_the_file_ended_before() {
     // There it never ended.
     assert_eq!(offset(oracle.check(&cut_off(4999))), 4999);
     assert_eq!(offset(oracle.check(&cut_off(5001))), 5001);
-    // What is behind the old end is there or not, not in part.
+    // The part behind the old end is there completely or not at all.
     let mut behind = cut_off(5000);
     behind.write(5100, &[7]);
     assert_eq!(offset(oracle.check(&behind)), 5100);

@@ -1,4 +1,4 @@
-//! What a directory holds, read through the kernel.
+//! A directory's contents, read through the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -10,13 +10,13 @@ const FILES: [&str; 3] = ["a", "b", "c"];
 /// Most bytes of a file.
 const MAX_SIZE: u64 = 160 << 10;
 
-/// An endless, repeatable sequence of operations, each of which can be done where those before it were.
+/// An endless, repeatable sequence of operations, each possible after the previous ones.
 #[derive(Clone, Debug)]
 pub struct TreeWorkload {
     rng: Rng,
     /// The tree with everything given out.
     state: TreeOracle,
-    /// What comes next, for operations that belong together.
+    /// The next operations of a sequence that belongs together.
     next: Vec<TreeOp>,
 }
 
@@ -28,7 +28,7 @@ fn join(dir: &str, name: &str) -> String {
 }
 
 impl TreeWorkload {
-    /// The sequence that follows from `seed`, on a tree as `state` has it.
+    /// The sequence for `seed`, on the tree of `state`.
     pub fn new(seed: u64, state: TreeOracle) -> Self {
         Self {
             rng: Rng::new(seed),
@@ -231,7 +231,7 @@ impl Iterator for TreeWorkload {
     }
 }
 
-/// What there is before a short sequence, durably: a file of two and a half pages, and a directory.
+/// The durable state before a short sequence: a file of two and a half pages, and a directory.
 pub const SETUP: fn() -> Vec<TreeOp> = || {
     let path = || "a".to_owned();
     vec![
@@ -337,8 +337,8 @@ fn fits(state: &TreeOracle, operation: &TreeOp) -> bool {
     }
 }
 
-/// All sequences of up to `most` operations of a small vocabulary after [`SETUP`], each operation followed by a sync of what
-/// it was about.
+/// All sequences of up to `most` operations of a small vocabulary after [`SETUP`], each operation followed by a
+/// sync of its file or directory.
 pub fn short_sequences(most: usize) -> Vec<Vec<TreeOp>> {
     let mut setup = TreeOracle::default();
     SETUP().iter().for_each(|operation| setup.record(operation));

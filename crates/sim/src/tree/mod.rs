@@ -1,4 +1,5 @@
-//! Several files and their names: operations, a generator of them, and the judge of what a power cut may leave.
+//! Several files and their names: operations, a generator of them, and the judge of the state after
+//! a power cut.
 //!
 //! # Model
 //!

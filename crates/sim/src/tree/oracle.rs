@@ -2,18 +2,18 @@
 //!
 //! # Model
 //!
-//! Each file has a [`DurabilityOracle`] for its content. Each name of a directory is a *slot* with a history: what it led to
-//! since the last sync that promised it, oldest first, the present last. After a cut
+//! Each file has a [`DurabilityOracle`] for its content. Each name of a directory is a *slot* with a history: its
+//! targets since the last sync that promised it, oldest first, the present one last. After a cut
 //!
-//! 1. a slot leads to something of its history, or to nothing if that is in it;
-//! 2. no other name is there;
+//! 1. a slot leads to an entry of its history, or to nothing if that is in it;
+//! 2. there is no other name;
 //! 3. the content of a file is one that its oracle allows;
 //! 4. a file or directory whose name was promised once, and that was not removed since, has a name: the old one or the
 //!    new one of a rename.
 //!
-//! A sync of a file promises its content, its names, and the names of the directories above. A sync of a
-//! directory promises the names in it. The order between files follows: what was synced earlier is there if
-//! something that was synced later is.
+//! A sync of a file promises its content, its names, and the names of the directories above. A sync of a directory
+//! promises the names in it. The order between files follows: if a later sync's data is there, so is that of an
+//! earlier sync.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ type Id = usize;
 #[derive(Clone, Debug)]
 enum Object {
     File(DurabilityOracle),
-    /// What each name led to since it was promised last.
+    /// The targets of each name since it was last promised.
     Dir(BTreeMap<String, Vec<Option<Id>>>),
 }
 
@@ -48,7 +48,7 @@ impl Default for TreeOracle {
 }
 
 impl TreeOracle {
-    /// For a tree that holds what was found, durably.
+    /// For a tree that durably holds `found`.
     pub fn from_found(found: &Found) -> TreeOracle {
         let mut oracle = TreeOracle {
             objects: Vec::new(),
@@ -85,7 +85,7 @@ impl TreeOracle {
         }
     }
 
-    /// What is at a path now.
+    /// The file at a path now.
     fn find(&self, path: &str) -> Option<Id> {
         let mut at = 0;
         for name in path.split('/').filter(|&name| name != ".") {
@@ -199,7 +199,7 @@ impl TreeOracle {
             }
             TreeOp::Rename { from, to } => {
                 let id = self.at(from);
-                // In this order: what has a name all the time is not removed.
+                // In this order, so that the file always has a name and is not removed.
                 self.bind(to, Some(id));
                 self.bind(from, None);
             }
@@ -272,10 +272,10 @@ impl TreeOracle {
         self.promised.insert(id);
     }
 
-    /// Whether a power cut may leave what was found.
+    /// Whether a power cut may leave `found`.
     ///
     /// # Errors
-    /// The first thing found that it may not.
+    /// The first violation.
     pub fn check(&self, found: &Found) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         self.check_object(0, found, ".", &mut seen)?;
@@ -308,7 +308,7 @@ impl TreeOracle {
             }
             (Object::Dir(slots), Found::Dir(entries)) => {
                 if let Some(name) = entries.keys().find(|&name| !slots.contains_key(name)) {
-                    return Err(format!("{path}/{name}: nobody made that name"));
+                    return Err(format!("{path}/{name}: this name was never made"));
                 }
                 for (name, slot) in slots {
                     let path = format!("{path}/{name}");

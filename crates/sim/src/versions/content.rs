@@ -1,10 +1,10 @@
-//! Content that says of which file, version and length it is, in each block.
+//! Content that names its file, version and length in each block.
 //!
 //! # Model
 //!
-//! A version is made of blocks of 512 bytes, the last one cut. A block begins with a head: file, version, its own number, the
-//! length of the whole. The rest is one word, over and over, that follows from those. So a mixture of versions, zeros, a
-//! short file and bytes of another file are told apart. A log is a sequence of short versions, its *records*.
+//! A version is made of blocks of 512 bytes, the last one cut. A block begins with a head: file, version, block
+//! number, total length. The rest is one repeated word that follows from those. So mixed versions, zeros, a short
+//! file and bytes of another file can be distinguished. A log is a sequence of short versions, its *records*.
 
 use std::fmt::Write;
 use std::ops::{Range, RangeInclusive};
@@ -65,7 +65,7 @@ impl Content {
         bytes
     }
 
-    /// The version that the head of a block tells, and the number of the block.
+    /// The version in the head of the block, and the number of the block.
     fn head(self, block: &[u8]) -> Option<(u64, u64)> {
         let mut words = block.get(..HEAD)?.chunks_exact(8).map(|word| {
             let mut bytes = [0; 8];
@@ -86,7 +86,7 @@ impl Content {
     /// The version that `found` is, whole.
     ///
     /// # Errors
-    /// What it is instead.
+    /// A description of the bytes, if they are something else.
     pub fn whole(self, found: &[u8]) -> Result<u64, String> {
         match self.head(found) {
             Some((version, 0)) if found == self.bytes(version) => Ok(version),
@@ -98,7 +98,7 @@ impl Content {
     /// `found` is empty.
     ///
     /// # Errors
-    /// What it is instead.
+    /// A description of the bytes, if they are something else.
     pub fn beginning(
         self,
         found: &[u8],
@@ -117,7 +117,7 @@ impl Content {
     /// zero too, if `zeros`.
     ///
     /// # Errors
-    /// What `found` is, if there is anything else in it.
+    /// A description of `found`, if it contains anything else.
     pub fn mixture(
         self,
         found: &[u8],
@@ -157,7 +157,7 @@ impl Content {
         (first..next, at)
     }
 
-    /// What `found` is, run by run.
+    /// A description of `found`, run by run.
     pub fn describe(self, found: &[u8]) -> String {
         let kind = |block: &[u8]| match self.head(block) {
             Some((version, number)) => {

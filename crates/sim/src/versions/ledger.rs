@@ -1,10 +1,11 @@
-//! What may be seen of each file: numbers that processes share.
+//! The allowed states of each file: numbers that processes share.
 //!
 //! # Model
 //!
-//! Each file has one writer. It counts a version as *begun* before its first change, as *complete* when the last one has
-//! returned, and as *synced* if it is complete and an fsync was among its changes. A reader that notes the complete version
-//! before it opens the file, and the begun version after it has read, knows what it may have seen.
+//! Each file has one writer. It counts a version as *begun* before its first change, as *complete* when the last
+//! one has returned, and as *synced* if it is complete and an fsync was among its changes. A reader that notes the
+//! complete version before it opens the file, and the begun version after it has read, knows which versions it may
+//! have seen.
 //!
 //! # Memory ordering
 //!
@@ -13,8 +14,8 @@
 //!
 //! # Safety
 //!
-//! The mapping is of a whole [`Words`], which is of atomic words alone, for all of which any value is one. It is unmapped by
-//! `drop`, after the last borrow.
+//! The mapping is of a whole [`Words`], which consists of atomic words, for which any value is valid. It is
+//! unmapped by `drop`, after the last borrow.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -31,7 +32,7 @@ pub const FILES: usize = 32;
 /// The numbers of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The newest version of which something may be there.
+    /// The newest version that may be there in part.
     pub begun: u64,
     /// The newest version that is whole.
     pub complete: u64,
@@ -73,7 +74,7 @@ pub struct Ledger {
 
 // SAFETY: the words are atomic, and mapped as long as the value lives.
 unsafe impl Send for Ledger {}
-// SAFETY: as above.
+// SAFETY: the words are atomic, and mapped as long as the value lives.
 unsafe impl Sync for Ledger {}
 
 impl Ledger {
@@ -128,12 +129,12 @@ impl Ledger {
         }
     }
 
-    /// Whether everybody is to stop.
+    /// Whether all workers must stop.
     pub fn is_ending(&self) -> bool {
         get(&self.words().ending) != 0
     }
 
-    /// Has everybody stop, or go on.
+    /// Makes all workers stop, or go on.
     pub fn set_ending(&self, ending: bool) {
         set(&self.words().ending, u64::from(ending));
     }
@@ -166,7 +167,7 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        // SAFETY: as mapped by `map`; nobody borrows it any more.
+        // SAFETY: mapped by `map`, and no longer borrowed.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), size_of::<Words>()) };
     }
 }

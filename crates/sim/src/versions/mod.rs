@@ -14,13 +14,13 @@
 //! |---|---|---|
 //! | [`Kind::Replaced`] | writes `.t`, with attributes, and renames, exchanges or links it into place | one version, whole, with its mode, its attributes and its capability, also through a handle that stays open; in the source too |
 //! | [`Kind::Log`] | appends records; now and then begins a new log in its place | records one after the other; the end of the last may be missing |
-//! | [`Kind::Rewritten`] | truncates and writes again | one version, whole, if nobody wrote meanwhile; else blocks of versions at their places |
+//! | [`Kind::Rewritten`] | truncates and writes again | one version, whole, without a concurrent write; else blocks of versions at their places |
 //! | [`Kind::Remade`] | unlinks and makes anew | the same; or nothing, while it is made |
-//! | [`Kind::TheirReplaced`], [`Kind::TheirLog`] | others, in the source | as above, but perhaps an older version; never an older one than before |
+//! | [`Kind::TheirReplaced`], [`Kind::TheirLog`] | others, in the source | the same, but perhaps an older version; never an older one than before |
 //!
-//! A version may be seen if it is not older than what was complete before the look began, and was begun before it ended.
-//! Nothing here waits for a time. [`content`] makes and judges bytes, [`ledger`] has the numbers, [`place`] is a directory,
-//! [`writers`] and [`readers`] work.
+//! A reader may see a version that was begun before the read ended and is not older than the last one that was
+//! complete before it began. Nothing here waits for a time. [`content`] makes and judges bytes, [`ledger`] has the
+//! numbers, [`place`] is a directory, [`writers`] and [`readers`] work.
 
 pub mod content;
 pub mod ledger;
@@ -33,7 +33,7 @@ pub mod writers;
 use content::{Content, Size};
 use ledger::Ledger;
 
-/// What is done with a file.
+/// How a file is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Replaced as a whole.
@@ -55,7 +55,7 @@ pub enum Kind {
 pub struct Subject {
     /// Its name.
     pub name: &'static str,
-    /// What is done with it.
+    /// How it is changed.
     pub kind: Kind,
 }
 
@@ -63,7 +63,7 @@ const fn subject(name: &'static str, kind: Kind) -> Subject {
     Subject { name, kind }
 }
 
-/// All files. Half of what is done is done with the first [`HOT`] ones, so that readers meet writers.
+/// All files. Half of the work is on the first [`HOT`] ones, so that readers meet writers.
 pub const FILES: &[Subject] = &[
     subject("replaced-0", Kind::Replaced),
     subject("remade-0", Kind::Remade),
@@ -80,13 +80,13 @@ pub const FILES: &[Subject] = &[
     subject("their-log", Kind::TheirLog),
 ];
 
-/// Files of which each has its own writer.
+/// Files that each have a separate writer.
 pub const HOT: u64 = 2;
 
-/// The attribute that tells a version.
+/// The attribute with the version.
 const VERSION: &str = "user.version";
 
-/// The attribute that a write takes away.
+/// The attribute that a write removes.
 const CAPABILITY: &str = "security.capability";
 
 /// `cap_net_raw=p`, as the kernel keeps it (`VFS_CAP_REVISION_2`).
@@ -146,8 +146,8 @@ fn has_capability(version: u64) -> bool {
     version.is_multiple_of(3)
 }
 
-/// Works until the ledger says that everybody is to stop, or `goes_on` does. Returns what failed before that: four failures
-/// at most, or `FOLIOCACHE_FAILURES`.
+/// Works until the ledger tells all workers to stop, or `goes_on` does. Returns the failures before that: four at
+/// most, or `FOLIOCACHE_FAILURES`.
 ///
 /// # Panics
 /// If that is no number.
@@ -160,7 +160,7 @@ pub fn until_the_end(
     let enough = enough.map_or(4, |n| n.parse().expect("a number"));
     let mut failures = Vec::new();
     while failures.len() < enough && goes_on() && !ledger.is_ending() {
-        // What fails after the end has begun may fail for it.
+        // A failure after the end began may be caused by it.
         let failure = step().err().filter(|_| !ledger.is_ending());
         failures.extend(failure);
     }

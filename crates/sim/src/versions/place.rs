@@ -2,7 +2,8 @@
 //!
 //! # Safety
 //!
-//! A mapping is of a file that nobody changes, and is unmapped before the call returns. A descriptor is closed by its owner.
+//! A mapped file does not change, and the mapping is unmapped before the call returns. A descriptor
+//! is closed by its owner.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -30,7 +31,7 @@ pub enum How {
     Append,
 }
 
-/// What `stat` says.
+/// The result of `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The length in bytes.
@@ -52,11 +53,11 @@ pub trait Place {
     fn open(&self, name: &str, how: How) -> io::Result<Self::File>;
     /// `pread`.
     fn read_at(&self, file: &Self::File, bytes: &mut [u8], pos: u64) -> io::Result<usize>;
-    /// Writes all bytes at the end of what was written.
+    /// Appends all bytes to those written so far.
     fn write(&self, file: &Self::File, bytes: &[u8]) -> io::Result<()>;
     /// `fsync`.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// `close`, which may tell that the file was not written.
+    /// `close`, which may report that the file was not written.
     fn close(&self, file: Self::File) -> io::Result<()>;
     /// `fstat`.
     fn status(&self, file: &Self::File) -> io::Result<Status>;
@@ -78,7 +79,7 @@ pub trait Place {
     fn unlink(&self, name: &str) -> io::Result<()>;
     /// `readdir`.
     fn names(&self) -> io::Result<Vec<String>>;
-    /// The bytes of a file that nobody changes, through a mapping; `None` where files are not mapped.
+    /// The bytes of an unchanging file, through a mapping; `None` where files are not mapped.
     fn mapped(&self, file: &Self::File, len: usize) -> io::Result<Option<Vec<u8>>>;
 }
 
@@ -201,7 +202,7 @@ impl Place for Plain {
         // SAFETY: the kernel chooses the place.
         let at = unsafe { mmap(null, len, read, private, file, 0) }?;
         let mut bytes = vec![0; len];
-        // SAFETY: `len` bytes are mapped, and nobody changes the file, as the caller says.
+        // SAFETY: `len` bytes are mapped, and the file does not change, by the caller's contract.
         unsafe { std::ptr::copy_nonoverlapping(at.cast(), bytes.as_mut_ptr(), len) };
         // SAFETY: as mapped above, and not borrowed.
         unsafe { munmap(at, len) }?;

@@ -13,7 +13,7 @@ use crate::Rng;
 /// Handles that a reader keeps open.
 const HELD: usize = 6;
 
-/// What a look found that it must not find.
+/// The result of a read, with the violation it found.
 type Looked<T = ()> = Result<T, String>;
 
 /// Looks at files of a place.
@@ -28,14 +28,14 @@ pub struct Reader<'a, P: Place> {
     held: VecDeque<Held<P::File>>,
 }
 
-/// What a reader looks at, and how strict it is.
+/// The files that a reader reads, and how strict it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subjects {
     /// All files; each must be right.
     All,
-    /// All files, where the kernel keeps pages and sends no open. What is [allowed](Ledger::allowed) and counted, for a moment, of
-    /// files of others: `ESTALE`, an old mode, and anything in a log; such files are not mapped. What is not counted: a log that is
-    /// shorter than `fstat` says, zeros in a read beside a truncate.
+    /// All files, where the kernel keeps pages and sends no open. [Allowed](Ledger::allowed) and counted, for a
+    /// moment, for files changed from outside: `ESTALE`, an old mode, and anything in a log; such files are not
+    /// mapped. Not counted: a log that is shorter than `fstat` says, and zeros in a read beside a truncate.
     AllWithTheKernelsPages,
     /// The source: only [`Kind::Replaced`] is the same there as through the cache.
     Source,
@@ -69,7 +69,7 @@ impl<'a, P: Place> Reader<'a, P> {
     /// One look at one file.
     ///
     /// # Errors
-    /// What it found that it must not find.
+    /// The violation it found.
     pub fn look(&mut self) -> Looked {
         self.ledger.looked();
         if self.rng.one_in(1, 4) && !self.held.is_empty() {
@@ -101,7 +101,7 @@ impl<'a, P: Place> Reader<'a, P> {
         self.subjects == Subjects::AllWithTheKernelsPages
     }
 
-    /// Tells of which file it is, unless it is allowed.
+    /// Names the file of a violation, unless it is allowed.
     fn allow(&self, file: u64, way: &str, looked: Looked) -> Looked {
         let subject = FILES[file as usize];
         looked.or_else(|error| {
@@ -191,7 +191,7 @@ impl<'a, P: Place> Reader<'a, P> {
         in_range(least..=after.begun, version)
     }
 
-    /// Judges what was read of a file. Returns its version, if that never changes.
+    /// Judges the bytes read from a file. Returns its version, if that never changes.
     fn judge(
         &mut self,
         file: u64,
@@ -227,7 +227,7 @@ impl<'a, P: Place> Reader<'a, P> {
         }
         if kind == Kind::Remade && quiet.is_none() {
             return match content.beginning(found, versions)? {
-                // What was whole stays so without a name.
+                // A version that was whole stays whole without a name.
                 Some(version) if version <= before.complete => content.whole(found).map(Some),
                 _ => Ok(None),
             };
@@ -375,18 +375,18 @@ fn attributes<P: Place>(place: &P, ledger: &Ledger, open: &P::File, version: u64
     Ok(())
 }
 
-/// What the source must have of what was written through a cache that is gone.
+/// The data that the source must have after the cache that wrote it is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// Everything: it ended well.
     All,
-    /// What was closed: it was killed, and wrote back at each close.
+    /// Closed files: the cache was killed, and wrote back at each close.
     Closed,
-    /// What was synced, and what took the place of something else: it was killed.
+    /// Synced files, and replacements: the cache was killed.
     Synced,
 }
 
-/// Looks at all files in the source after the cache is gone. Returns what is wrong.
+/// Reads all files in the source after the cache is gone. Returns the violations.
 pub fn look_at_the_source<P: Place>(place: &P, ledger: &Ledger, left: Left) -> Vec<String> {
     let mut reader = Reader::new(place, ledger, Rng::new(0), Subjects::Source);
     let ours = (0..FILES.len() as u64).filter(|&file| !FILES[file as usize].kind.is_theirs());

@@ -45,7 +45,7 @@ fn readers_of_the_kernels_file_system_find_nothing() {
     let failures = Mutex::new(Vec::new());
     let work = |step: &mut dyn FnMut() -> Result<(), String>| {
         let failed = until_the_end(&ledger, || Instant::now() < end, step);
-        failures.lock().expect("nobody panics").extend(failed);
+        failures.lock().expect("no thread panics").extend(failed);
     };
     thread::scope(|scope| {
         let (work, place, ledger) = (&work, &place, &ledger);
@@ -60,7 +60,7 @@ fn readers_of_the_kernels_file_system_find_nothing() {
             scope.spawn(move || work(&mut || reader.look()));
         }
     });
-    let mut failures = failures.into_inner().expect("nobody panicked");
+    let mut failures = failures.into_inner().expect("no thread panicked");
     failures.extend(look_at_the_source(&place, &ledger, Left::All));
     assert!(failures.is_empty(), "{failures:#?}");
 }

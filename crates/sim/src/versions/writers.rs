@@ -17,14 +17,14 @@ const LONGEST_LOG: u64 = 128 << 10;
 pub struct Writer<'a, P> {
     /// Where the files are.
     pub place: &'a P,
-    /// What is noted.
+    /// Records the versions.
     pub ledger: &'a Ledger,
     /// Chooses.
     pub rng: Rng,
 }
 
 impl<P: Place> Writer<'_, P> {
-    /// Makes a file whole, before anybody looks at it.
+    /// Makes a whole file, before it has readers.
     ///
     /// # Errors
     /// Those of the place.
@@ -45,7 +45,7 @@ impl<P: Place> Writer<'_, P> {
     /// One change of one of `files`, half the time of the first.
     ///
     /// # Errors
-    /// What failed.
+    /// The failure.
     pub fn step(&mut self, files: &[u64]) -> Result<(), String> {
         let at = match self.rng.one_in(1, 2) {
             true => 0,
@@ -60,7 +60,7 @@ impl<P: Place> Writer<'_, P> {
     /// As [`Writer::step`], and a pause: changes come a thousand times a second for a while, and then thirty times.
     ///
     /// # Errors
-    /// What failed.
+    /// The failure.
     pub fn step_and_pause(&mut self, files: &[u64]) -> Result<(), String> {
         self.step(files)?;
         let is_fast = (self.ledger.entry(files[0]).begun / 64).is_multiple_of(2);

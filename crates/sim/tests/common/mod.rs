@@ -1,4 +1,4 @@
-//! What the tests of this folder share: a cache with files over simulated backends, watchdogs, and
+//! Shared by the tests of this folder: a cache with files over simulated backends, watchdogs, and
 //! the scale of long runs.
 #![allow(
     dead_code,
@@ -46,7 +46,7 @@ pub fn cache(limit: u64) -> Arc<Mm> {
     Mm::new(MmConfig::new(limit)).expect("a cache")
 }
 
-/// A file system with a flusher of its own.
+/// A file system with a separate flusher.
 pub fn storage(mm: &Arc<Mm>, name: &str) -> Arc<BackingDevInfo> {
     BackingDevInfo::new(mm, name, BdiKind::Storage).expect("a file system")
 }
@@ -162,8 +162,8 @@ impl Handle {
     }
 }
 
-/// Heals a backend when it is dropped, so that a test that fails does not wait for ever for what it
-/// made hang.
+/// Heals a backend when it is dropped, so that a failing test does not wait for ever for its
+/// hanging operations.
 pub struct Healing(pub Faults);
 
 impl Drop for Healing {
@@ -172,8 +172,8 @@ impl Drop for Healing {
     }
 }
 
-/// Runs `body` on a thread of its own and fails if it does not come back: a deadlock fails its test
-/// instead of hanging the run. `state` says what to print then.
+/// Runs `body` on a new thread and fails if it does not return: a deadlock fails its test instead
+/// of hanging the run. The message includes `state`.
 pub fn within<T: Send + 'static>(
     patience: Duration,
     state: impl Fn() -> String,

@@ -1,6 +1,6 @@
-//! A seed is some files of one cache, each with a thread that changes it and checks what it reads, and threads that sync,
-//! move the bound, and have the stores hang. Some files are mapped, and of some devices read and write pinned memory, while all
-//! that goes on.
+//! A seed is some files of one cache, each with a thread that changes it and checks its reads, and threads that
+//! sync, move the bound, and make the stores hang. Meanwhile some files are mapped, and devices read and write the
+//! pinned memory of some.
 //!
 //! # Safety
 //!
@@ -21,14 +21,14 @@ use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
 use foliocache_sys::pressure::{Level, LevelKind, Outside};
 
-/// Attempts, 50 ms apart, after which what fails is never going to work.
+/// Attempts, 50 ms apart, after which an operation counts as failing for good.
 const ATTEMPTS: usize = 4000;
 
 /// The smallest bound with mapped files, in bytes.
 const FOR_MAPPINGS: u64 = 16 * MIB;
 
-/// Whether files of a seed may be mapped and have devices. Even seeds, of which some once found something, stand for what they
-/// stood for before.
+/// Whether files of a seed may be mapped and have devices. Even seeds, some of which once found something, keep
+/// their old meaning.
 fn has_more(seed: u64) -> bool {
     seed % 2 == 1
 }
@@ -43,7 +43,7 @@ struct Transfer {
     writes: bool,
 }
 
-/// One file, and what is known of it.
+/// One file, and its expected state.
 pub(super) struct Owner {
     seed: u64,
     number: usize,
@@ -207,7 +207,7 @@ impl Owner {
                 let n = this
                     .mapping
                     .write(&mut iocb, &mut IovIter::source(&bytes[done..]));
-                // Otherwise who repeats it has it twice.
+                // Otherwise a repetition would append the bytes twice.
                 if n.is_err() && append && done == 0 && this.mapping.size() != pos {
                     this.fail("an append that failed is in the file");
                 }
@@ -256,7 +256,7 @@ impl Owner {
         self.vma = (!self.apart.one_in(1, 6)).then_some(vma);
     }
 
-    /// Now and then a device begins a transfer, and the one that is under way ends: always before an operation that would
+    /// Now and then a device begins a transfer, and the previous one ends: always before an operation that would
     /// wait for it.
     fn transfer(&mut self, next: &Operation) {
         let size = self.oracle.content().size();
@@ -289,7 +289,7 @@ impl Owner {
         }
     }
 
-    /// The device finds what the file holds, and leaves other bytes if it writes.
+    /// The device reads the file's bytes, and stores others if it writes.
     fn end_transfer(&mut self) {
         let Some(Transfer { pin, writes }) = self.transfer.take() else {
             return;
@@ -366,7 +366,7 @@ impl Owner {
         trace(&(self.number, durable, self.oracle.content().size()));
     }
 
-    /// Does some operations, in a pace of its own.
+    /// Does some operations, at its own pace.
     pub(super) fn work(&mut self, operations: usize) {
         let mix = Mix {
             read: 30,
@@ -391,7 +391,7 @@ impl Owner {
     pub(super) fn end(mut self) {
         self.fails = false;
         self.drop_views();
-        // The first ones may still tell of old errors.
+        // The first ones may still report old errors.
         let works = (0..40).any(|_| {
             sleep(Duration::from_millis(100));
             self.mapping.fsync(&self.cursor).is_ok()
@@ -454,8 +454,7 @@ fn disturb(
     }
 }
 
-/// Writes what is dirty while flushes are under way, and has both: what is written then is of a later generation than the
-/// flush.
+/// Writes dirty data during flushes, and produces both: such a write is of a later generation than the flush.
 fn write_beside_flushes(files: &[Arc<AddressSpace>], rng: &mut Rng) {
     for _ in 0..rng.between(4, 12) {
         thread_sleep(rng, 20);
@@ -533,7 +532,7 @@ fn simulate(seed: u64) {
 
     let (fails, hangs) = (rng.one_in(1, 2), rng.one_in(1, 3));
     let faults: Vec<_> = bdis.iter().map(|_| Faults::new(rng.next_u64())).collect();
-    // Drawn apart: the other seeds stand for what they stood for before.
+    // Drawn separately: the other seeds keep their old meaning.
     let mut apart = Rng::new(!seed);
     let beside = apart.one_in(1, 3);
     for faults in &faults {

@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The meaning of a seed.
 
 pub(crate) mod files;
 pub(crate) mod names;
@@ -24,7 +24,7 @@ pub(crate) fn delay(faults: &Faults, rng: &mut Rng) {
     }
 }
 
-/// Operations fail, tear, stop short, and lose what they were to make durable.
+/// Operations fail, tear, stop short, and lose data that they should make durable.
 pub(crate) fn fail(faults: &Faults, rng: &mut Rng) {
     let some = |part| When::Chance { part, whole: 100 };
     let lost = [Lost::Nothing, Lost::Data, Lost::DataAndLive][rng.below(3) as usize];

@@ -1,7 +1,8 @@
 //! A seed is threads that make, move, link, open and remove names of a file system in memory, beside a file over a store
 //! that fails: both under one bound, so that names are evicted.
 //!
-//! Each name that a thread makes is its own, so the thread knows where it is; the directories are everybody's.
+//! Each name is made by one thread only, so that thread knows where it is; the directories are
+//! shared.
 
 use super::files::Owner;
 use super::{MIB, PAGE, delay, end, fail, join, thread_sleep};
@@ -19,7 +20,7 @@ use std::ffi::OsStr;
 
 const DIRS: [&str; 4] = ["a", "a/b", "c", "c/d"];
 
-/// The names of one thread: each with what its file holds.
+/// The names of one thread: each with its file's contents.
 struct Names {
     sb: Arc<SuperBlock>,
     thread: usize,
@@ -43,7 +44,7 @@ fn at<T>(result: Result<T, WalkError>) -> Result<T, Errno> {
     result.map_err(|error| error.errno())
 }
 
-/// What a bound that is used up answers.
+/// The error of an exhausted bound.
 fn no_room(error: Errno) -> bool {
     matches!(error, Errno::ENOSPC | Errno::ENOMEM)
 }
@@ -164,7 +165,7 @@ impl Names {
         self.there.remove(&path);
     }
 
-    /// A directory of its own comes, has a name, and goes.
+    /// A private directory is made, named and removed.
     fn directory(&mut self) {
         let path = self.fresh();
         let names = namei(&self.sb);

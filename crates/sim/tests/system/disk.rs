@@ -115,7 +115,7 @@ fn a_write_to_the_device_is_logged_when_it_returns_and_a_flush_when_it_is_asked(
         disk.logged_since(start)[3],
         of(LoggedKind::Zero, 4096, 4096)
     );
-    // It reads what the log says.
+    // It reads the contents of the log.
     let mut back = Box::new(Aligned([9; 8192]));
     device.read_exact_at(&mut back.0, 4096).expect("read");
     assert_eq!(back.0[..4096], [0; 4096]);
@@ -124,7 +124,7 @@ fn a_write_to_the_device_is_logged_when_it_returns_and_a_flush_when_it_is_asked(
 
 #[test]
 #[ignore = "system tier"]
-fn an_image_is_mounted_with_what_was_flushed_and_may_be_cut_again() {
+fn an_image_is_mounted_with_flushed_data_and_may_be_cut_again() {
     if Disk::skip() {
         return;
     }
@@ -141,7 +141,7 @@ fn an_image_is_mounted_with_what_was_flushed_and_may_be_cut_again() {
             bytes
         );
         assert!(!recovered.path().join("unsynced").exists());
-        // The recovery was recorded, and so is what follows it.
+        // The recovery was recorded, and so are later operations.
         let first = copy.position();
         assert!(first > 0, "{format:?}: recovery wrote nothing");
         write_synced(&recovered.path().join("later"), &bytes);
@@ -173,7 +173,7 @@ fn a_missing_flush_shows_in_the_image() {
         let bytes = mark(1);
         let path = mounted.path().join("file");
         write_synced(&path, &bytes);
-        // The disk lies: what it says to be durable is not.
+        // The disk lies: it reports a flush that did not happen.
         disk.faults().add(Rule::new(OpSet::FLUSH, Effect::Lie));
         let file = OpenOptions::new().write(true).open(&path).expect("open");
         file.write_all_at(&[0xaa; 4096], 0).expect("write");
@@ -244,11 +244,11 @@ fn the_nth_operation_fails_and_the_next_works() {
         match sector[0] {
             0 => old += 1,
             7 => new += 1,
-            other => panic!("a byte that nobody wrote: {other}"),
+            other => panic!("a byte that was never written: {other}"),
         }
     }
     assert!(old > 0 && new > 0, "{old} old sectors, {new} new ones");
-    // A failed flush loses what it was to keep.
+    // A failed flush loses the data that it covers.
     device.sync_data().expect("flush");
     buffer.0.fill(8);
     device.write_all_at(&buffer.0, 0).expect("write");
@@ -332,7 +332,7 @@ fn mounts_and_devices_of_a_killed_test_are_removed_by_the_next_run() {
         });
         return;
     }
-    // Elsewhere, as other tests that run now remove what is left behind, too.
+    // Elsewhere, since concurrent tests also remove leftovers.
     let place = tempfile::tempdir().expect("a directory");
     let mut victim = Command::new(std::env::current_exe().expect("this program"))
         .env("TMPDIR", place.path())

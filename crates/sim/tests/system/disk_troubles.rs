@@ -85,7 +85,7 @@ fn breaks(stage: &Stage, how: impl Fn(&Disk)) {
     file.write_all_at(&Fill(1).bytes(0, CHUNK), 0)
         .expect("write");
     file.sync_all().expect("the disk is well");
-    // What is grown below must not be read first.
+    // The grown part below must not be read first.
     read(&observer, FILE_SIZE - PAGE, PAGE as usize).expect("the disk is well");
     how(&stage.disk);
     let at = 512 << 10;
@@ -102,7 +102,7 @@ fn breaks(stage: &Stage, how: impl Fn(&Disk)) {
         read(&observer, at, CHUNK).expect("dirty data is readable") == Fill(2).bytes(at, CHUNK)
     );
     assert!(read(&observer, end, 100).expect("dirty data is readable") == Fill(3).bytes(end, 100));
-    // Elsewhere, the bytes that there were or an error.
+    // Elsewhere, the old bytes or an error.
     let other = open(&dir, "f1");
     for pos in (0..FILE_SIZE).step_by(PAGE as usize) {
         let Ok(Ok(found)) = other.as_ref().map(|file| read(file, pos, PAGE as usize)) else {
@@ -163,7 +163,7 @@ fn a_remount_read_only_refuses_changes_until_it_is_writable_again() {
         drop(file);
         cache.sync().expect("sync");
         let became = crate::failing::eventually(|| remount(MountFlags::RDONLY).is_ok());
-        assert!(became, "a file that nobody uses keeps the mount writable");
+        assert!(became, "an unused file keeps the mount writable");
         let error = dir.create("new").map(|_| ()).expect_err("read-only");
         assert_eq!(error.errno(), Errno::EROFS, "{error}");
         // Refused at once, or not durable: never silently lost.
@@ -193,7 +193,7 @@ fn a_remount_read_only_refuses_changes_until_it_is_writable_again() {
 
 #[test]
 #[ignore = "system tier"]
-fn a_disk_that_hangs_stops_nobody_else_while_the_limit_shrinks() {
+fn a_hung_disk_delays_no_other_file_system_while_the_limit_shrinks() {
     on_each(|stage| {
         let other = Stage::new(stage.format());
         let (hung, well) = (stage.begin(), other.begin());

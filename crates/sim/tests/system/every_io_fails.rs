@@ -6,10 +6,11 @@
 //! a write is torn or short. Each
 //! case begins with the same disk and does the same steps. The kernel's file system reacts in one of two ways.
 //!
-//! - It goes on. Then the disk is well again, every handle gets its error once, everything is written, and the file
-//!   system has exactly what the cache had.
-//! - It shuts down (XFS, and ext4 after an error of its journal). Then failed data stays readable. The cache is closed, the file system
-//!   is mounted again, everything that was acknowledged is there, and nothing that nobody wrote.
+//! - It goes on. Then the disk is healed, every handle gets its error once, everything is written, and the file
+//!   system equals the cache.
+//! - It shuts down (XFS, and ext4 after an error of its journal). Then failed data stays readable. The cache is
+//!   closed, and the file system is mounted again: it has all acknowledged data, and no bytes that were never
+//!   written.
 //!
 //! Reads never return anything but the file's bytes, or an error. Nothing hangs. Descriptors, threads and memory are
 //! given back.
@@ -43,7 +44,7 @@ struct Used {
     errors: u64,
 }
 
-/// What a case did, printed if it fails.
+/// The steps of a case, printed if it fails.
 #[derive(Default)]
 struct Log(Vec<String>);
 
@@ -74,7 +75,7 @@ struct Case<'a> {
 /// How a case went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// There were fewer I/Os in this run of it.
+    /// This run had fewer I/Os.
     NotReached,
     /// The kernel's file system went on.
     WentOn,
@@ -246,7 +247,7 @@ impl Case<'_> {
             .create_new(true)
             .open(&from);
         let Some(file) = self.note(format!("create {from}"), options) else {
-            // The kernel may have made it all the same.
+            // The kernel may have made it nevertheless.
             self.promises.push(Promise::new(&from));
             self.promises.last_mut().expect("pushed").gone = true;
             return;
@@ -338,7 +339,8 @@ impl Case<'_> {
             assert_eq!(used.worker.len(), promise.size(), "{what}: size");
             for pos in (0..promise.size()).step_by(PAGE as usize) {
                 let read = || read(&used.observer, pos, PAGE as usize);
-                // The kernel tells a direct read, once, of a write of the file's tail that failed before.
+                // The kernel reports an earlier failed write of the file's tail to a direct read,
+                // once.
                 let found = read().or_else(|error| if self.struck { read() } else { Err(error) });
                 let found = found.unwrap_or_else(|error| panic!("{what} at {pos}: {error}"));
                 let expected = promise.expected(pos, &found, PAGE as usize);
@@ -441,7 +443,8 @@ fn end_well(mut case: Case<'_>) -> Vec<Promise> {
 /// Bytes of a file, by its number and their position.
 type Kept = (usize, u64, Vec<u8>);
 
-/// The kernel's file system takes nothing more. Returns what is in the cache alone, which is readable.
+/// The kernel's file system takes no more data. Returns the data that only the cache has, which is
+/// readable.
 fn end_shut_down(mut case: Case<'_>) -> (Vec<Promise>, Vec<Kept>) {
     let mut kept = Vec::new();
     for i in 0..case.used.len() {
@@ -587,7 +590,7 @@ fn run_case(stage: &Stage, fault: Fault, seed: u64) -> (End, [u64; KINDS.len()])
     (end, begun)
 }
 
-/// What goes wrong, by name.
+/// The faults, by name.
 const KINDS: [(&str, OpSet, Effect); 5] = [
     ("read", OpSet::READ, Effect::Fail(Errno::EIO)),
     ("write", OpSet::WRITE, Effect::Fail(Errno::EIO)),
@@ -643,7 +646,7 @@ fn every_io_fails_once(format: Format) {
             std::panic::resume_unwind(panic)
         })
     };
-    // Without a fault: the I/Os that there are.
+    // Without a fault: counts the I/Os.
     let (end, totals) = run(None, "without a fault");
     assert_eq!(end, End::NotReached);
     let mut rng = Rng::new(seed);

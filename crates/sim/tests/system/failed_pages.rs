@@ -23,7 +23,7 @@ fn fail_write(stage: &Stage, n: u64) {
     stage.disk.faults().add(rule);
 }
 
-/// Checks that a file of the medium has what `fill` gives in `range`.
+/// Checks that a file of the medium equals `fill` in `range`.
 fn check(path: &Path, fill: Fill, range: std::ops::Range<usize>) {
     let found = std::fs::read(path).expect("read");
     let expected = fill.bytes(range.start as u64, range.len());
@@ -60,7 +60,7 @@ fn a_new_file_whose_last_page_failed_is_whole_after_the_next_sync() {
             file.sync_all().expect_err("a write failed");
             stage.disk.faults().heal();
             file.sync_all().expect("the disk is well");
-            // The kernel tells of the failure once more, as of the whole file system.
+            // The kernel reports the failure once more, for the whole file system.
             let _ = cache.sync();
             cache.sync().expect("the disk is well");
         }
@@ -89,7 +89,7 @@ fn a_small_closed_file_that_failed_is_whole_after_the_next_sync() {
             fail_write(stage, 1);
             let written = dir.write("closed", Fill(2).bytes(0, len));
             written.expect("the kernel's cache takes it");
-            // The flusher may have been told of it.
+            // The flusher may have received the error.
             let _ = cache.sync();
             stage.disk.faults().heal();
             // If it was a write of the journal, the file system takes nothing more.
@@ -110,7 +110,7 @@ fn a_small_closed_file_that_failed_is_whole_after_the_next_sync() {
 
 #[test]
 #[ignore = "system tier"]
-fn data_whose_commit_somebody_else_was_told_of_is_not_durable() {
+fn data_is_not_durable_after_another_process_got_the_commit_error() {
     on_each(|stage| {
         let mounted = stage.begin();
         let other = std::fs::File::open(mounted.path().join("f1")).expect("open");
@@ -195,7 +195,7 @@ fn the_edges_of_a_hole_that_failed_are_zero_after_the_next_sync() {
             fail_write(stage, n);
             file.punch_hole(HOLE.start as u64, HOLE.len() as u64)
                 .expect("nothing is written yet");
-            // The flusher may have been told of it.
+            // The flusher may have received the error.
             let _ = file.sync_all();
             let _ = cache.sync();
             stage.disk.faults().heal();
@@ -252,7 +252,7 @@ fn a_truncate_that_the_kernel_has_done_and_that_failed_is_done() {
         let size = std::fs::metadata(mounted.path().join("pieces")).map(|file| file.len());
         assert!(size.is_err() || size.is_ok_and(|size| size == file.len()));
         let told = cut.is_err() || file.sync_all().is_err();
-        assert!(told, "nobody was told of the failure");
+        assert!(told, "the failure was not reported");
         drop((file, dir));
         close(cache, false);
         unmount(mounted);

@@ -1,5 +1,5 @@
-//! What the tests of failing disks share: a stage, which is a disk with files that a case begins from, and the promises
-//! kept for each file.
+//! Shared by the tests of failing disks: a stage, which is a disk with the files that a case starts with, and the
+//! promises for each file.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -79,7 +79,8 @@ impl Stage {
         self.disk.format().expect("a file system")
     }
 
-    /// Mounts what a broken file system left, as its user would: by the journal, and if that is not enough, by the tool.
+    /// Mounts a broken file system as its user would: by the journal, and if that is not enough,
+    /// after the repair tool.
     pub fn mount_again(&self) -> Mounted {
         self.disk.mount().unwrap_or_else(|error| {
             eprintln!("{:?}: mount: {error}: repaired", self.format());
@@ -106,7 +107,7 @@ pub fn small_cache() -> Cache {
         .expect("a cache")
 }
 
-/// The directory of a mounted file system. Nobody else changes it.
+/// The directory of a mounted file system, with no other users.
 pub fn directory(cache: &Cache, mounted: &Mounted) -> foliocache::Result<Directory> {
     cache.directory_with(mounted.path(), DirectoryOptions::new().exclusive(true))
 }
@@ -172,14 +173,14 @@ pub fn threads() -> usize {
     fs::read_dir("/proc/self/task").expect("threads").count()
 }
 
-/// What one file must hold, now and on the medium.
+/// The contents that one file must have, in the cache and on the medium.
 #[derive(Clone, Debug)]
 pub struct Promise {
-    /// The present content, and what a medium may hold. The first is what the cache says; the others have an operation
-    /// that failed, which the kernel may have done in part.
+    /// The present content, and the possible contents of the medium. The first is the cache's; the others include a
+    /// failed operation, which the kernel may have done in part.
     oracles: Vec<DurabilityOracle>,
-    /// Where a hole was refused, and nothing was written since. Linux may have made it in part, for good: each byte there is
-    /// what it was, or zero.
+    /// Ranges where a hole was refused, and nothing was written since. Linux may have made it in part, for good:
+    /// each byte there is unchanged or zero.
     refused: Vec<Range<u64>>,
     /// Names that it may have on the medium, the present one last.
     pub names: Vec<String>,
@@ -222,7 +223,7 @@ impl Promise {
         self.oracles[0].content().size()
     }
 
-    /// What the file must hold at `pos`, where `found` was found.
+    /// The bytes that the file must have at `pos`, given that `found` was read there.
     pub fn expected(&self, pos: u64, found: &[u8], len: usize) -> Vec<u8> {
         let mut expected = self.oracles[0].content().read(pos, len);
         let perhaps = |at: u64| self.refused.iter().any(|hole| hole.contains(&at));
@@ -258,7 +259,7 @@ impl Promise {
         if let Operation::PunchHole { pos, len } = *operation {
             self.refused.push(pos..pos.saturating_add(len));
         }
-        // What may be on the medium, whatever is done later.
+        // The states that the medium may have, whatever happens later.
         if self.oracles.len() < 8 {
             let mut other = self.oracles[0].clone();
             other.record(operation);
@@ -272,7 +273,7 @@ impl Promise {
         self.oracles[0].acknowledge();
     }
 
-    /// Its name is, too.
+    /// So is its name.
     pub fn acknowledge_name(&mut self) {
         let present = self.name().to_owned();
         self.names = vec![present];
@@ -315,7 +316,8 @@ impl Promise {
     }
 }
 
-/// Checks a file system against the promises: each name holds what a file with that name may, and each durable file is there.
+/// Checks a file system against the promises: each name has contents that a file with that name may
+/// have, and each durable file is there.
 pub fn check_medium(top: &Path, promises: &[Promise], what: &str) {
     let mut found = vec![false; promises.len()];
     for name in names_below(top) {

@@ -168,7 +168,7 @@ fn a_store_that_always_fails_gets_its_error_back_past_the_cap() {
             "took {taken} bytes of a bound of {LIMIT}"
         );
         works(&mm, &healthy, "beside a store that always fails");
-        // What was taken is still all there.
+        // All accepted bytes are still there.
         let again = Fill(6).bytes(0, taken as usize);
         assert!(file.read(0, again.len()) == again);
 
@@ -191,8 +191,8 @@ fn a_store_that_always_fails_gets_its_error_back_past_the_cap() {
     }
 }
 
-/// The same while another file system has dirty data all the time, so that the failing one's share
-/// of the dirty limit is half as large: the error has to come all the same.
+/// The same while another file system always has dirty data, so that the failing one's share of the
+/// dirty limit is half as large: the error must still come.
 #[test]
 fn a_failing_store_is_refused_also_where_its_share_is_small() {
     let mm = cache(LIMIT);
@@ -246,8 +246,8 @@ fn many_stores_that_hang_leave_the_others_room() {
     });
 }
 
-/// What each of the hung operations holds is one folio in a block of its own; the other blocks can be
-/// given back, and are, though the blocks with a hung folio are the emptiest of all.
+/// Each hung operation holds one folio, each in a different block; the other blocks can be given back, and are,
+/// though the blocks with a hung folio are the emptiest.
 #[test]
 fn memory_of_hung_operations_is_skipped_when_blocks_are_given_back() {
     const HUNG: usize = 4;
@@ -275,7 +275,7 @@ fn memory_of_hung_operations_is_skipped_when_blocks_are_given_back() {
     file.write(0, &Fill(5).bytes(0, CHUNK));
     let writer = std::thread::spawn(move || file.fsync());
     assert!(writes.faults.wait_hung(1, PATIENCE), "the writer");
-    // Page by page in no order, so that no block becomes free because what is in it is old.
+    // Page by page at random, so that no block becomes free because all its pages are old.
     let pages = 8 * LIMIT / PAGE as u64;
     for number in 0..pages {
         filler.read(number * 40_503 % pages * PAGE as u64, PAGE);

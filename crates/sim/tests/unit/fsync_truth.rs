@@ -1,4 +1,4 @@
-//! What fsync says, and what becomes of data that could not be written: the rules of
+//! The results of fsync, and the fate of data that could not be written: the rules of
 //! `docs/semantics.md` on errors, each through a backend that fails on demand.
 
 use std::time::Duration;
@@ -146,8 +146,8 @@ fn one_bad_spot_does_not_keep_the_rest_from_the_medium() {
             && found[..spot.start] == data[..spot.start]
             && found[spot.end..] == data[spot.end..]
     });
-    // A write that touches the spot fails as a whole; what is merged with it may wait for a retry
-    // in smaller pieces, but not for ever.
+    // A write that touches the spot fails as a whole; data merged with it may wait for a retry in
+    // smaller pieces, but not for ever.
     assert!(others_landed, "\n{}", s.faults.trace_text(20));
     s.faults.heal();
     assert!((0..3).any(|_| errno(&s.file).is_none()));
@@ -201,7 +201,8 @@ fn a_failed_flush_makes_everything_unflushed_dirty_again() {
     }
 }
 
-/// Of a folio that was written back and is written to again, a part is dirty; but what a failed flush lost is all of it.
+/// A folio that was written back and is written to again is dirty in part; after a failed flush all
+/// of it is.
 #[test]
 fn a_failed_flush_makes_all_of_a_folio_dirty_of_which_a_part_was() {
     let s = setup(16 * MIB);
@@ -215,7 +216,7 @@ fn a_failed_flush_makes_all_of_a_folio_dirty_of_which_a_part_was() {
     s.faults.add(Rule::new(OpSet::FLUSH, lost));
     assert_eq!(s.file.mapping.flush_written(), Err(Errno::EIO));
     s.faults.heal();
-    // The handle is told of the failure, perhaps after the flusher's try.
+    // The handle gets the failure, perhaps after the flusher's attempt.
     assert!((0..3).any(|_| errno(&s.file).is_none()));
     s.expect_on_medium(0, &bytes);
 }
@@ -284,8 +285,8 @@ fn nothing_is_evicted_while_its_flush_is_under_way() {
     s.expect_on_medium(0, &new);
 }
 
-/// The store forgets what was written at every flush; only the cache has it. Reading and writing five
-/// times the bound beside it must not take it away.
+/// The store forgets its writes at every flush; only the cache has them. Reading and writing five times the bound
+/// must not evict them.
 #[test]
 fn data_without_a_confirmed_flush_is_never_evicted() {
     let s = setup(8 * MIB);
@@ -348,7 +349,7 @@ fn a_failed_read_leaves_nothing_behind() {
     let data = FILL.bytes(0, 50 * PAGE);
     s.file.write(0, &data);
     s.file.fsync().expect("no fault yet");
-    // A file of its own over the same store: nothing cached.
+    // A separate file over the same store: nothing is cached.
     let cold = Handle::open(&s.bdi, Arc::clone(&s.backend) as _, data.len() as u64);
     let spot = 10 * PAGE as u64..11 * PAGE as u64;
     s.faults
@@ -391,8 +392,8 @@ fn giving_failed_data_up_is_explicit() {
     s.expect_on_medium(0, &old);
 }
 
-/// The size is part of what an fsync promises, also where no page is left that would carry it: the
-/// last pages were punched, or given up, or the store lost the change of it.
+/// fsync promises the size too, even if no page is left that would carry it: the last pages were
+/// punched, or evicted, or the store lost the change of it.
 #[test]
 fn the_size_is_durable_without_the_pages_that_grew_it() {
     let page = PAGE as u64;
@@ -458,7 +459,7 @@ fn success_of_another_file_does_not_hide_a_failure() {
 /// An fsync waits for a write that is under way, and one that began before newer data came does not
 /// promise that.
 #[test]
-fn an_fsync_covers_what_was_written_before_it() {
+fn an_fsync_covers_all_earlier_writes() {
     let s = setup(16 * MIB);
     s.file.write(0, &FILL.bytes(0, 4 * PAGE));
     s.faults.add(Rule::new(OpSet::WRITE, Effect::Hang).times(1));

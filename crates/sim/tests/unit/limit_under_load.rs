@@ -12,19 +12,18 @@ use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const BOUND: u64 = 64 * MIB;
 const THREADS: u64 = 4;
 
-/// What is promised is a second; the rest is for a machine that is busy with other things.
+/// The promise is a second; the rest allows for a busy machine.
 const HONOURED: Duration = Duration::from_secs(3);
 
-/// What the threads did, for one that waits for them to go on.
+/// The progress of the threads.
 #[derive(Default)]
 struct Work {
     done: AtomicU64,
     stop: AtomicBool,
 }
 
-/// Reads and writes until told to stop: pieces of 1 to 16 pages anywhere in the file, or, by the even
-/// threads, 256 KiB after 256 KiB, which makes folios large. Every page read must be one that was
-/// written there.
+/// Reads and writes until stopped: pieces of 1 to 16 pages anywhere in the file, or, on even threads, 256 KiB after
+/// 256 KiB, which makes folios large. Every page read must be one that was written there.
 fn work(handle: &Handle, backend: &StampBackend, pages: u64, seed: u64, work: &Work) {
     const STRIDE: u64 = 64;
     let mut rng = Rng::new(seed);
@@ -62,7 +61,7 @@ fn work(handle: &Handle, backend: &StampBackend, pages: u64, seed: u64, work: &W
     }
 }
 
-/// Waits until `n` more pieces of work were done: nobody is stuck.
+/// Waits until `n` more pieces of work were done: no thread is stuck.
 fn go_on(mm: &Mm, work: &Work, n: u64) {
     let (start, from) = (Instant::now(), work.done.load(Ordering::Relaxed));
     while work.done.load(Ordering::Relaxed) < from + n {

@@ -1,5 +1,5 @@
-//! The power fails: at every fsync boundary of a random workload, between, and amid operations, with
-//! and without faults. What is left must be what was promised.
+//! The power fails: at every fsync boundary of a random workload, between them, and in the middle
+//! of operations, with and without faults. All promised data must be left.
 //!
 //! # Safety
 //!
@@ -132,8 +132,8 @@ fn over_several_lives() {
     }
 }
 
-/// Writes fail, tear and stop short, flushes fail and lose what they should have kept: an fsync that
-/// nevertheless returns success has to have made it good.
+/// Writes fail, tear and stop short, flushes fail and lose data: an fsync that returns success must
+/// have made its data durable.
 #[test]
 fn with_faults() {
     let mm = cache(64 * MIB);
@@ -155,7 +155,7 @@ fn with_faults() {
         }
         failed += faults.counts().failed_of(OpSet::ALL);
         promises += run.promises;
-        // Well again: nothing was given up meanwhile. The first fsyncs may still tell old errors.
+        // Healed: nothing was given up meanwhile. The first fsyncs may still report old errors.
         faults.heal();
         let settled = (0..10).any(|_| run.handle.fsync().is_ok());
         assert!(settled, "{}: fsync never works again", run.name);
@@ -176,7 +176,7 @@ fn insist(file: &Handle, pos: u64, bytes: &[u8]) {
     let written = eventually(PATIENCE, || {
         match file.try_write(pos + done as u64, &bytes[done..]) {
             Ok(n) => done += n,
-            // What failed is retried only after a while; do not wait for it here.
+            // Failed data is retried only after a while; do not wait for it here.
             Err(_) => drop(file.fsync()),
         }
         done == bytes.len()
@@ -184,7 +184,7 @@ fn insist(file: &Handle, pos: u64, bytes: &[u8]) {
     assert!(written, "refused for ever: {:?}", file.mapping.stats());
 }
 
-/// Eviction keeps its hands off what is not on the medium yet, even when memory is short.
+/// Data that is not on the medium yet is not evicted, even when memory is short.
 #[test]
 fn under_a_small_bound() {
     let mm = cache(foliocache_mm::MIN_LIMIT.max(4 * MIB));
@@ -259,7 +259,7 @@ impl Mapped {
         }
         let start = self.vma.address().wrapping_add(pos as usize);
         for (at, byte) in fill.bytes(pos, len).into_iter().enumerate() {
-            // SAFETY: inside the mapping, and inside the file, whose size nobody changes.
+            // SAFETY: inside the mapping, and inside the file, whose size does not change.
             unsafe { start.wrapping_add(at).write_volatile(byte) };
         }
         true

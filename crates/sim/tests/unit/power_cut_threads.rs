@@ -1,5 +1,5 @@
-//! Power cuts while several threads write, fsync and are written back in the background: what any
-//! fsync promised by then is there, and nothing from the future or from elsewhere.
+//! Power cuts while several threads write, fsync and are written back in the background: all data
+//! promised by then is there, and nothing from the future or from elsewhere.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const PAGES_EACH: usize = 24;
 const PAGES: usize = THREADS * PAGES_EACH;
 const FILE: u32 = 9;
 
-/// What is known of each page. Generations only grow.
+/// The expected state of each page. Generations only grow.
 struct Ledger {
     /// Promised by an fsync that returned success. Release after the fsync, Acquire by the checker
     /// before it takes an image: the promise is older than the image.

@@ -203,7 +203,7 @@ fn under_the_least_bound() {
     );
 }
 
-/// Many small files at once, so that eviction takes from one what another needs.
+/// Many small files at once, so that eviction takes pages of one that another operation needs.
 #[test]
 fn many_files_under_one_bound() {
     let mm = cache(8 * MIB);

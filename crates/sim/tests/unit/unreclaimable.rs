@@ -10,7 +10,8 @@ const LIMIT: u64 = 16 * MIB;
 
 const CHUNK: usize = 64 << 10;
 
-/// Pages by which writers may pass a limit: what one call dirties, and the least that a file system gets.
+/// Pages by which writers may exceed a limit: those that one call dirties, and the minimum of a
+/// file system.
 const SLACK: u64 = 64;
 
 /// A class of memory that cannot be reclaimed.
@@ -130,7 +131,7 @@ fn all_classes_together_leave_memory_for_reads() {
 }
 
 #[test]
-fn a_memory_file_system_does_not_take_what_dirty_data_of_a_hung_store_may_need() {
+fn a_memory_file_system_leaves_room_for_dirty_data_of_a_hung_store() {
     World::new(LIMIT, Effect::Hang).within(|world| {
         let limit = world.mm.usage().capacity_pages * 3 / 10;
         for page in 0..limit {

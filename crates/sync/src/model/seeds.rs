@@ -11,12 +11,13 @@
 //! | threads that run on for a while | what needs many steps of one thread between two of another |
 //! | priorities that change at a few steps (PCT) | what needs few switches at certain places |
 //!
-//! A thread that yields, or that has run for [`FAIR`] steps in a row, comes after the others in the last strategy: threads
-//! that spin for another do not starve it. After [`LONG`] steps the second strategy takes over: by priorities, two threads of
-//! which each undoes what the other has just done may go on for ever, as a store and a write-back of its page do.
+//! A thread that yields, or that has run for [`FAIR`] steps in a row, comes after the others in the last strategy:
+//! spinning threads do not starve the one that they spin for. After [`LONG`] steps the second strategy takes over:
+//! with priorities, two threads that keep undoing each other's work may go on for ever, as a store and a write-back
+//! of its page do.
 //!
-//! The *trace* of an execution is the sequence of the threads that ran and of what the model notes by [`trace`]. Its hash is
-//! equal where two executions were.
+//! The *trace* of an execution is the sequence of the threads that ran and of the model's notes ([`trace`]). Equal
+//! executions have equal hashes.
 
 use crate::virtual_time::{self, Keeper};
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
@@ -108,7 +109,7 @@ pub fn trace(event: &impl Hash) {
 
 /// How the next thread is chosen.
 enum Strategy {
-    /// Any, but after a step of a thread that same one in all but one of so many cases.
+    /// Any thread, but the same one as in the last step except in one of this many cases.
     Runs(u64),
     Priorities(Priorities),
 }
@@ -263,7 +264,7 @@ impl<E: FnMut(Execution)> Scheduler for Seeds<E> {
     }
 }
 
-/// Runs `model` once for each seed, and tells `ended` of each execution that has not failed.
+/// Runs `model` once for each seed, and calls `ended` with each execution that has not failed.
 ///
 /// # Errors
 /// The seed of the first execution that failed, whose panic was reported.

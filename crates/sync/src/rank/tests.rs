@@ -1,4 +1,5 @@
-//! The order is checked, with both places named; what does not wait is not checked.
+//! The order is checked, and a panic names both places; an attempt that does not wait is not
+//! checked.
 
 use super::*;
 #[cfg(debug_assertions)]
@@ -88,7 +89,7 @@ fn an_attempt_may_be_out_of_order_and_counts_afterwards() {
     let lru = RankedMutex::new(Rank::LruLock, ());
     let folio = RankedMutex::new(Rank::FolioLock, ());
     let held = lru.lock();
-    let tried = folio.try_lock().expect("nobody holds it");
+    let tried = folio.try_lock().expect("it is free");
     drop(held);
     assert!(panic_message(|| drop(acquire(Rank::InvalidateLock))).is_some());
     drop(tried);

@@ -117,8 +117,8 @@ fn a_thread_reads_while_its_locals_are_destroyed() {
     synchronize();
 }
 
-/// Readers follow a pointer and check what they find; the writer swaps it, waits, and spoils the old object.
-/// The objects are never freed, so that a failure is a wrong value and not undefined.
+/// Readers follow a pointer and check the object; the writer swaps it, waits, and spoils the old object. The
+/// objects are never freed, so that a failure is a wrong value and not undefined.
 #[test]
 fn readers_never_see_a_spoilt_object() {
     const LIVE: u64 = 0x6c69_7665;

@@ -51,7 +51,7 @@ fn a_number_is_looked_after_only_while_it_is_free() {
     assert_eq!(with_free(mine, || ()), None);
     assert_eq!(with_free(MOST, || ()), None);
     assert_eq!(with_free(UNNUMBERED, || ()), None);
-    // No test has so many threads at once.
+    // No test has this many threads at once.
     let (free, taken) = (MOST - 1, MOST - 2);
     assert_eq!(
         with_free(free, || with_free(free, || ())),

@@ -13,9 +13,9 @@ fn announce_and_look(barriers: bool) {
         published: AtomicUsize,
         object: UnsafeCell<usize>,
     }
-    // SAFETY: the protocol below, which is what the model judges.
+    // SAFETY: the protocol below, which the model judges.
     unsafe impl Sync for Shared {}
-    // SAFETY: as above.
+    // SAFETY: the protocol below, which the model judges.
     unsafe impl Send for Shared {}
 
     explore(3, 30, move || {
@@ -42,7 +42,7 @@ fn announce_and_look(barriers: bool) {
                 fence(Ordering::SeqCst);
             }
             if shared.announced.load(Ordering::Acquire) == 0 {
-                // SAFETY: unpublished, and nobody has announced himself.
+                // SAFETY: unpublished, and no reader has announced itself.
                 shared.object.with_mut(|pointer| unsafe { *pointer = 99 });
             }
         });
@@ -91,7 +91,7 @@ fn a_missing_release_is_found() {
     }
     // SAFETY: the protocol below, which is wrong on purpose.
     unsafe impl Sync for Shared {}
-    // SAFETY: as above.
+    // SAFETY: the protocol below, which the model judges.
     unsafe impl Send for Shared {}
 
     explore(3, 2, || {

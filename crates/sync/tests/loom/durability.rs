@@ -38,7 +38,7 @@ impl Store {
         })
     }
 
-    /// A sync as a caller sees it: success means that what was written before it is kept.
+    /// A sync as a caller sees it: success means that the writes before it are kept.
     fn checked_sync(&self) -> bool {
         let before = self.written.load(Ordering::Relaxed);
         let synced = self.sync().is_ok();

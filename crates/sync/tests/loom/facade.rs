@@ -83,7 +83,7 @@ fn a_lazy_cell_is_made_once_and_published() {
     explore(3, 10, || {
         let read = || {
             let cell = ONCE.get_or_init(make);
-            // SAFETY: nobody writes once the cell is made.
+            // SAFETY: there are no writers once the cell is made.
             assert_eq!(cell.with(|pointer| unsafe { *pointer }), 7);
         };
         let threads = [thread::spawn(read), thread::spawn(read)];

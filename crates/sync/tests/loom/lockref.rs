@@ -1,4 +1,5 @@
-//! The lockref over all interleavings: one thread drops the last reference, and nobody revives the dead.
+//! The lockref over all interleavings: one thread drops the last reference, and a dead object is
+//! not revived.
 
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::lockref::LockRef;
@@ -11,10 +12,10 @@ struct Object {
     content: UnsafeCell<usize>,
 }
 
-// SAFETY: the content is read with a reference, and written under the lock with no other reference; that
-// this suffices is what the model checks.
+// SAFETY: the content is read with a reference, and written under the lock with no other reference. The model
+// checks that this suffices.
 unsafe impl Sync for Object {}
-// SAFETY: as above.
+// SAFETY: the content is read with a reference and written without any, which the model checks.
 unsafe impl Send for Object {}
 
 impl Object {
@@ -35,7 +36,7 @@ impl Object {
             return false;
         };
         guard.mark_dead();
-        // SAFETY: it was the last reference, and nobody takes another one.
+        // SAFETY: it was the last reference, and the object is dead.
         self.content.with_mut(|pointer| unsafe { *pointer = 0 });
         true
     }

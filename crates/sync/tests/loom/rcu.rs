@@ -14,10 +14,10 @@ struct Published {
     objects: [UnsafeCell<usize>; 2],
 }
 
-// SAFETY: readers touch only the object that `current` named inside their read section; the writer writes an
-// object before it publishes it, and after a grace period. That this suffices is what the model checks.
+// SAFETY: readers access only the object that `current` named inside their read section; the writer writes an
+// object before it publishes it, and after a grace period. The model checks that this suffices.
 unsafe impl Sync for Published {}
-// SAFETY: as above.
+// SAFETY: the protocol of readers and writer, which the model checks.
 unsafe impl Send for Published {}
 
 const SPOILT: usize = 99;

@@ -1,4 +1,4 @@
-//! The sequence counter over all interleavings: what a reader accepts is one writer's data.
+//! The sequence counter over all interleavings: a reader accepts only the data of one writer.
 
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::model::explore;
@@ -25,13 +25,13 @@ impl Pair {
     fn write(&self, value: usize) {
         let mut guard = self.lock.lock();
         let _section = self.seq.write(&mut guard);
-        // Relaxed: the counter orders them, which is what the model checks.
+        // Relaxed: the counter orders them, which the model checks.
         self.first.store(value, Ordering::Relaxed);
         self.second.store(value, Ordering::Relaxed);
     }
 
     fn load(&self) -> (usize, usize) {
-        // Relaxed: as above.
+        // Relaxed: the counter orders them, which the model checks.
         let second = self.second.load(Ordering::Relaxed);
         (self.first.load(Ordering::Relaxed), second)
     }

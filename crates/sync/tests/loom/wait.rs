@@ -1,5 +1,5 @@
-//! Wait tables and bit locks over all interleavings: no wake-up is lost (a lost one deadlocks the model), and
-//! a lock bit excludes. Every side of a race is a thread of its own.
+//! Wait tables and bit locks over all interleavings: no wake-up is lost (a lost one deadlocks the model), and a
+//! lock bit excludes. Each side of a race is a separate thread.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
@@ -19,9 +19,9 @@ struct Shared {
     content: UnsafeCell<u64>,
 }
 
-// SAFETY: the content is touched under the lock bit only; that it excludes is what the model checks.
+// SAFETY: the content is accessed under the lock bit only, which the model checks.
 unsafe impl Sync for Shared {}
-// SAFETY: as above.
+// SAFETY: the content is accessed under the lock bit only, which the model checks.
 unsafe impl Send for Shared {}
 
 impl Shared {
@@ -77,7 +77,7 @@ fn lock_the_bit(threads: u64) {
         .map(|_| spawn(&shared, Shared::add_locked))
         .collect();
     join(all);
-    // SAFETY: nobody else is left.
+    // SAFETY: all other threads have ended.
     let content = shared.content.with(|pointer| unsafe { *pointer });
     assert_eq!(content, threads);
     assert_eq!(shared.word.load(Ordering::Relaxed), 0);

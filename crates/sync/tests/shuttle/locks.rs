@@ -115,7 +115,7 @@ fn a_ranked_condvar_hands_over() {
 }
 
 #[test]
-fn readers_never_see_what_was_given_away() {
+fn readers_never_see_an_object_after_it_was_given_away() {
     const LIVE: u64 = 1;
     const SPOILT: u64 = 2;
     sample(ITERATIONS / 4, || {

@@ -1,5 +1,5 @@
-//! The pool of workers over many random schedules: each job runs once, in its lane's order and within its
-//! lane's limit, and nobody waits for ever. A wake-up that is lost shows itself as a deadlock.
+//! The pool of workers over many random schedules: each job runs once, in its lane's order and within its lane's
+//! limit, and no caller waits for ever. A lost wake-up shows as a deadlock.
 
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::background::Panics;
@@ -16,7 +16,7 @@ const THREADS: usize = 2;
 /// Jobs of each lane.
 const JOBS: usize = 3;
 
-/// What the jobs of all lanes saw.
+/// The observations of all lanes' jobs.
 #[derive(Default)]
 struct Seen {
     running: [AtomicUsize; 2],

@@ -1,4 +1,4 @@
-//! Mount points: what is mounted where, and taking it off.
+//! Mount points: the mount table, unmounting, and clones of mounts.
 //!
 //! # Model
 //!
@@ -181,12 +181,12 @@ fn resolve(path: &Path) -> Result<PathBuf, Errno> {
     }
 }
 
-/// The directory behind `dir` as a bind mount of it shows it, in no tree: what is mounted below is not there, nor what will be.
-/// May block.
+/// The directory behind `dir` as a detached bind mount without submounts: neither present nor future mounts below
+/// it show in it. May block.
 ///
 /// # Errors
 ///
-/// `EPERM` without `CAP_SYS_ADMIN`, `EINVAL` where another user namespace locks what is mounted below, `ENOSYS` before
+/// `EPERM` without `CAP_SYS_ADMIN`, `EINVAL` where another user namespace locks the mounts below, `ENOSYS` before
 /// Linux 5.12.
 #[doc(alias = "open_tree")]
 pub fn without_submounts(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
@@ -194,14 +194,14 @@ pub fn without_submounts(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = rustix::mount::open_tree(dir, c"", flags)?;
-    // Else what is mounted on the original may be mounted here, too.
+    // Otherwise later mounts on the original would propagate into this one.
     let private = libc::mount_attr {
         attr_set: 0,
         attr_clr: 0,
         propagation: libc::MS_PRIVATE,
         userns_fd: 0,
     };
-    // SAFETY: the kernel reads an empty path and so many bytes of `private`.
+    // SAFETY: the kernel reads an empty path and `size_of` bytes of `private`.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -218,9 +218,8 @@ pub fn without_submounts(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Takes off what is mounted at `path`, not following a symbolic link there. With `detach` the
-/// mount disappears from the tree at once and ends when its last user is gone; without, a mount in
-/// use is `EBUSY`. May block.
+/// Unmounts `path` without following a symbolic link there. With `detach` the mount disappears from
+/// the tree at once and ends with its last user; without it, a busy mount is `EBUSY`. May block.
 ///
 /// # Errors
 ///
@@ -231,9 +230,8 @@ pub fn unmount(path: &Path, detach: bool) -> Result<(), Errno> {
     Ok(rustix::mount::unmount(path, flags)?)
 }
 
-/// Takes off what is mounted at `path` as [`unmount`] with `detach`, and tells its file system to
-/// end every request that is under way and every one to come with an error. For a FUSE mount that
-/// means that its server is asked nothing any more. May block.
+/// Unmounts `path` as [`unmount`] with `detach`, and makes its file system fail every present and
+/// future request. A FUSE server gets no more requests. May block.
 ///
 /// # Errors
 ///
@@ -248,7 +246,7 @@ pub fn abort(path: &Path) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// `ENOENT` when there is no such file system any more, `EPERM` without privilege.
+/// `ENOENT` if the file system no longer exists, `EPERM` without privilege.
 pub fn abort_fuse(device: (u32, u32)) -> Result<(), Errno> {
     // The kernel's own form of the number.
     let number = device.0 << 20 | device.1;

@@ -33,8 +33,8 @@ const NAME: usize = 19;
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The inode's number, as far as it is known without a look-up (at a mount point, that of the directory
-    /// underneath); for display.
+    /// The inode number, as far as it is known without a look-up: at a mount point, that of the directory
+    /// underneath. For display only.
     pub ino: u64,
     /// Where reading goes on after this entry.
     pub next_offset: u64,
@@ -69,7 +69,7 @@ impl DirReader {
     pub fn open(dir: BorrowedFd<'_>) -> Result<DirReader, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = retry_on_intr(|| fs::openat(dir, c".", flags, Mode::empty()))?;
-        // Not of the heap, which keeps what it once had.
+        // Not on the heap, which would keep the memory.
         let buf = PageVec::zeroed(BUFFER)?;
         Ok(DirReader {
             dir,

@@ -1,4 +1,4 @@
-//! Which bytes of a file have blocks of their own.
+//! The allocated ranges of a file that it does not share.
 //!
 //! # Safety
 //!
@@ -10,12 +10,12 @@ use crate::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::ops::Range;
 
-/// Extents that a call tells of at most.
+/// Most extents that one call returns.
 const EXTENTS: usize = 32;
 
 /// The extent is the last of the file.
 const LAST: u32 = 0x1;
-/// Another file has it, too, so that a write to it needs new blocks.
+/// Another file shares the extent, so a write to it needs new blocks.
 const SHARED: u32 = 0x2000;
 
 /// `struct fiemap_extent`.
@@ -107,7 +107,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("foliocache-extents-{}", std::process::id()));
         let file = File::create_new(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        // More extents than one call tells of.
+        // More extents than one call returns.
         for page in (0..200).step_by(2) {
             file.write_all_at(&[7; 4096], page * 4096).unwrap();
         }

@@ -1,4 +1,4 @@
-//! [`KeptFds`]: how many descriptors may be kept for what nobody has open.
+//! [`KeptFds`]: how many descriptors may be kept for files that are not open.
 //!
 //! # Memory ordering
 //!
@@ -22,7 +22,7 @@ enum Count {
 }
 
 impl KeptFds {
-    /// At most `most`, in a count of its own.
+    /// A separate count, of at most `most`.
     pub fn own(most: usize) -> KeptFds {
         let nr = Count::Own(AtomicUsize::new(0));
         KeptFds { nr, most }

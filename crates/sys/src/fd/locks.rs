@@ -2,9 +2,10 @@
 //!
 //! # Model
 //!
-//! Both kinds belong to the open file description, not to the process: two openings of one file exclude each other in one
-//! process, too, a duplicate of a descriptor has the lock of the first, and so has a fork's child. The two kinds know nothing of
-//! each other, but on NFS, where `flock(2)` is a lock of the whole range. Closing the last descriptor unlocks.
+//! Both kinds belong to the open file description, not to the process: two opens of one file exclude each other
+//! within one process too, while a duplicate of a descriptor, or a forked child, shares the lock. The two kinds do
+//! not see each other, except on NFS, where `flock(2)` is a lock of the whole range. Closing the last descriptor
+//! unlocks.
 //!
 //! Range locks are Linux's *open file description locks* (`F_OFD_SETLK`). They exclude those that other processes take by `fcntl(2)`,
 //! of the old kind too.
@@ -27,7 +28,7 @@ pub enum LockKind {
     /// With others that have a shared lock.
     #[doc(alias("LOCK_SH", "F_RDLCK"))]
     Shared,
-    /// With nobody.
+    /// Excludes every other lock.
     #[doc(alias("LOCK_EX", "F_WRLCK"))]
     Exclusive,
 }
@@ -37,14 +38,15 @@ pub enum LockKind {
 ///
 /// # Errors
 ///
-/// Those of `flock(2)`: `EWOULDBLOCK` where somebody else has it locked; `EBADF` for an `O_PATH` descriptor.
+/// Those of `flock(2)`: `EWOULDBLOCK` if another description has it locked; `EBADF` for an `O_PATH`
+/// descriptor.
 #[doc(alias = "flock")]
 pub fn try_lock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(flock(fd, FlockOperation::NonBlockingLockExclusive)?)
 }
 
-/// As [`try_lock`], beside others that have it locked in this way. In place of a lock that the descriptor has: the change
-/// is not atomic, and if somebody else comes first the descriptor has none.
+/// As [`try_lock`], but shared. It replaces an exclusive lock of this descriptor, not atomically: if another
+/// description takes an exclusive lock in between, the descriptor ends up without one.
 ///
 /// # Errors
 ///
@@ -71,7 +73,7 @@ pub fn lock_shared(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(retry_on_intr(|| flock(fd, FlockOperation::LockShared))?)
 }
 
-/// Takes the lock of [`try_lock`] away, from a fork's children, too.
+/// Releases the lock of [`try_lock`], for forked children too.
 ///
 /// # Errors
 ///
@@ -80,8 +82,8 @@ pub fn unlock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(flock(fd, FlockOperation::Unlock)?)
 }
 
-/// Locks a range of bytes, which need not be in the file, in place of what the descriptor has locked of it. Waits for others; a
-/// deadlock is not noticed.
+/// Locks a range of bytes, which may lie beyond the end of the file, and replaces the descriptor's locks there.
+/// Waits for other holders; a deadlock is not noticed.
 ///
 /// # Errors
 ///
@@ -102,7 +104,7 @@ pub fn lock_range(fd: BorrowedFd<'_>, range: &Range<u64>, kind: LockKind) -> Res
 ///
 /// # Errors
 ///
-/// As [`lock_range`]; `EAGAIN` where somebody else has a part of it locked.
+/// As [`lock_range`]; `EAGAIN` if another description has a part of it locked.
 #[doc(alias = "F_OFD_SETLK")]
 pub fn try_lock_range(fd: BorrowedFd<'_>, range: &Range<u64>, kind: LockKind) -> Result<(), Errno> {
     match call(fd, libc::F_OFD_SETLK, &mut structure(range, Some(kind))?) {
@@ -121,7 +123,8 @@ pub fn unlock_range(fd: BorrowedFd<'_>, range: &Range<u64>) -> Result<(), Errno>
     call(fd, libc::F_OFD_SETLK, &mut structure(range, None)?)
 }
 
-/// Whether somebody else has a lock on a part of the range that excludes one of this kind. Does not block.
+/// Whether another description holds a lock on a part of the range that conflicts with this kind.
+/// Does not block.
 ///
 /// # Errors
 ///
@@ -143,7 +146,8 @@ fn structure(range: &Range<u64>, kind: Option<LockKind>) -> Result<libc::flock, 
     if range.is_empty() {
         return Err(Errno::EINVAL);
     }
-    // The last byte that there can be is the largest offset. No length is up to that.
+    // The last lockable byte is at the largest offset, which no length reaches. A length of 0 means
+    // "to the end".
     let len = match range.end > i64::MAX as u64 {
         true => 0,
         false => range.end as i64 - start,

@@ -8,9 +8,8 @@
 //! # Invariants
 //!
 //! 1. The memory of a segment stays mapped, readable and writable for the segment's lifetime.
-//! 2. Whoever touches the memory while a segment of it exists does so in a way that tolerates torn
-//!    bytes: through another segment, a system call or a copy routine in assembly, never through a
-//!    reference.
+//! 2. While a segment exists, its memory is accessed only in ways that tolerate torn bytes: through
+//!    another segment, a system call or a copy routine in assembly, never through a reference.
 //!
 //! # Safety
 //!
@@ -36,7 +35,7 @@ pub struct IoSegment<'a> {
 
 // SAFETY: invariants 1 and 2 hold whichever thread uses the memory.
 unsafe impl Send for IoSegment<'_> {}
-// SAFETY: as for `Send`: a shared segment can do no more than a copy of it.
+// SAFETY: a shared segment can do no more than a copy of it, which is `Send`.
 unsafe impl Sync for IoSegment<'_> {}
 
 impl<'a> IoSegment<'a> {
@@ -44,8 +43,8 @@ impl<'a> IoSegment<'a> {
     ///
     /// # Safety
     ///
-    /// For the lifetime `'a`, `addr..addr + len` is one mapped range that may be read and written,
-    /// and nobody makes a reference to it or relies on its bytes not changing.
+    /// For the lifetime `'a`, `addr..addr + len` is one mapped range, readable and writable. There
+    /// is no reference to it, and no code relies on its bytes staying the same.
     pub const unsafe fn new(addr: *mut u8, len: usize) -> IoSegment<'a> {
         IoSegment {
             addr,
@@ -148,14 +147,15 @@ impl<'a> IoSegment<'a> {
     }
 }
 
-/// A range of a file that is to be written, and what became of it.
+/// A range of a file to be written, and its result.
 #[derive(Debug)]
 pub struct Extent<'a> {
     /// Its first byte in the file.
     pub pos: u64,
     segments: Vec<IoSegment<'a>>,
     bytes: usize,
-    /// What [`write_segments`](super::write_segments) would return; `None` before that is known.
+    /// The result, as [`write_segments`](super::write_segments) returns it; `None` until it is
+    /// known.
     pub written: Option<Result<usize, Errno>>,
 }
 
@@ -195,8 +195,8 @@ impl<'a> Extent<'a> {
     }
 }
 
-/// A fault here means that somebody broke invariant 1, or handed in a slice over a file that was
-/// cut: going on would lose bytes without a word.
+/// A fault here means that invariant 1 is broken, or that a slice maps a file which was truncated:
+/// going on would lose bytes silently.
 fn expect_mapped(copied: Result<(), CopyFault>) {
     assert!(copied.is_ok(), "memory of an I/O is not there: {copied:?}");
 }
@@ -204,7 +204,7 @@ fn expect_mapped(copied: Result<(), CopyFault>) {
 /// Most bytes of one operation. A multiple of every alignment that direct I/O asks for.
 pub(super) const LONGEST: usize = 1 << 30;
 
-/// The memory of one operation, as the kernel wants it: what is left to be moved of up to [`IOV_MAX`] runs.
+/// The iovecs of one operation: the bytes left to be moved, up to [`IOV_MAX`] runs.
 pub(crate) struct Batch {
     iov: SmallVec<[libc::iovec; 1]>,
     /// Runs before it are done.

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! [`Stat`] is what `statx(2)` says, in the field's names, without the masks: a file system that
-//! has no birth time gives `None`, everything else is always there.
+//! [`Stat`] is the result of `statx(2)`, with its field names, without the masks: a file system
+//! without a birth time gives `None`; everything else is always there.
 
 use std::os::fd::BorrowedFd;
 
@@ -141,7 +141,7 @@ fn time(t: StatxTimestamp) -> Timespec {
     Timespec::new(t.tv_sec, t.tv_nsec)
 }
 
-/// The times that are asked for. Times of other kinds cost nothing more.
+/// The requested times. Asking for the other times would cost nothing more.
 const CHANGE_TIMES: StatxFlags = StatxFlags::MTIME.union(StatxFlags::CTIME);
 const ALL: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
@@ -153,7 +153,7 @@ pub(crate) fn stat_at(
     ask(dir, name, flags, ALL).map(|(stat, _)| stat)
 }
 
-/// The attributes, and which of them were told.
+/// The attributes, and which of them are valid.
 fn ask(
     dir: BorrowedFd<'_>,
     name: impl rustix::path::Arg + Copy,
@@ -193,9 +193,8 @@ pub fn fstat(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
 
 /// As [`fstat`], of a file that the caller has just made: its times are that of its birth.
 ///
-/// A file system with multigrain timestamps gives a change a time of its own, and writes it into the inode, if
-/// somebody has asked for the times since the last change. Here they are not asked for, so that the first write costs
-/// no more than it must.
+/// A file system with multigrain timestamps gives a change its own timestamp, and writes it to the inode, if the
+/// times were queried since the last change. This call does not query them, so the first write stays cheap.
 ///
 /// # Errors
 ///

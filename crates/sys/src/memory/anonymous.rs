@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! 1. The range is mapped, readable and writable, from creation to drop, and nobody else's.
+//! 1. The range is mapped, readable and writable, from creation to drop, and private to this value.
 //!
 //! # Safety
 //!
-//! Memory is handed out as a raw pointer; what is in use, and by whom, is the caller's knowledge.
+//! Memory is handed out as a raw pointer; the caller knows which parts are in use.
 #![allow(unsafe_code)]
 
 use super::PAGE_SIZE;
@@ -25,7 +25,7 @@ pub struct AnonymousRange {
 // SAFETY: the value is an address range; every method is a system call on it, which the kernel
 // serialises.
 unsafe impl Send for AnonymousRange {}
-// SAFETY: as above.
+// SAFETY: a shared range only hands out its address, see `Send` above.
 unsafe impl Sync for AnonymousRange {}
 
 impl AnonymousRange {
@@ -47,7 +47,7 @@ impl AnonymousRange {
         self.base
     }
 
-    /// Pages of it.
+    /// Its length in pages.
     pub fn pages(&self) -> usize {
         self.len / PAGE_SIZE
     }
@@ -60,7 +60,7 @@ impl AnonymousRange {
     ///
     /// # Safety
     ///
-    /// Nobody uses these pages during the call.
+    /// The pages are not in use during the call.
     pub unsafe fn discard(&self, pages: Range<usize>) -> Result<(), Errno> {
         if pages.start > pages.end || pages.end > self.pages() {
             return Err(Errno::EINVAL);
@@ -76,8 +76,9 @@ impl Drop for AnonymousRange {
         // SAFETY: the range is ours (invariant 1), and whoever held pointers into it held this value.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         if unmapped.is_err() {
-            // At `vm.max_map_count`, as a part of a larger mapping: its memory goes, its addresses stay.
-            // SAFETY: as above.
+            // At `vm.max_map_count`, part of a larger mapping cannot be unmapped: its memory is freed, its
+            // addresses are not.
+            // SAFETY: the range is private to this value, which is being dropped.
             let discarded = unsafe { super::discard(self.base.as_ptr().cast(), self.len) };
             debug_assert!(discarded.is_ok());
         }
@@ -94,15 +95,15 @@ mod tests {
         assert_eq!(range.pages(), 3);
         let byte = |page: usize| range.as_ptr().as_ptr().wrapping_add(page * PAGE_SIZE);
         for page in 0..3 {
-            // SAFETY: mapped, and nobody else's.
+            // SAFETY: mapped, and private to this test.
             unsafe { byte(page).write(7) };
         }
-        // SAFETY: nobody uses the page.
+        // SAFETY: the page is not in use.
         unsafe { range.discard(1..2) }.expect("it is there");
         // SAFETY: mapped, and initialised by the kernel.
         let bytes = [0, 1, 2].map(|page| unsafe { byte(page).read() });
         assert_eq!(bytes, [7, 0, 7]);
-        // SAFETY: there is no such page.
+        // SAFETY: the pages do not exist.
         assert_eq!(unsafe { range.discard(2..4) }, Err(Errno::EINVAL));
         assert_eq!(AnonymousRange::map(0).err(), Some(Errno::EINVAL));
         assert_eq!(AnonymousRange::map(usize::MAX).err(), Some(Errno::EINVAL));

@@ -7,9 +7,9 @@
 //! top of that mount. The two together give a directory. A limit holds for all groups below, so the
 //! effective one is the smallest on the way up to the mount point.
 //!
-//! The kernel's own page cache is charged to groups too, but makes room by itself. What of it is
-//! clean and not mapped counts as reclaimable here, as does the reclaimable part of the slab where
-//! the kernel tells it (version 2).
+//! The kernel charges its own page cache to groups too, but reclaims it. Its clean unmapped part
+//! counts as reclaimable here, as does the reclaimable part of the slab where the kernel reports it
+//! (version 2).
 
 use std::path::{Path, PathBuf};
 
@@ -40,8 +40,8 @@ impl Version {
         }
     }
 
-    /// Fields of `memory.stat`, of a group with all below it: what adds to the reclaimable bytes,
-    /// and what takes away from them.
+    /// Fields of `memory.stat`, for a group with its descendants: those that add to the reclaimable
+    /// bytes, and those that subtract from them.
     fn reclaimable(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
             Version::V1 => (
@@ -159,8 +159,9 @@ impl Group {
             .filter(|&limit| limit < UNLIMITED)
     }
 
-    /// Bytes charged to the group at `dir` that the kernel takes back before it kills anybody, and
-    /// the limit that groups out of sight impose, where the kernel tells (version 1).
+    /// Bytes charged to the group at `dir` that the kernel would reclaim before it kills a process,
+    /// and the limit imposed by ancestors that cannot be read, where the kernel reports it (version
+    /// 1).
     pub(crate) fn stat(&self, dir: &Path) -> (u64, Option<u64>) {
         let text = std::fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
         let sum =

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Memory is handed out as a raw pointer; whether the file keeps its length, and who may touch which page, is the
-//! caller's knowledge.
+//! Memory is handed out as a raw pointer; the caller knows whether the file keeps its length, and which pages may
+//! be touched.
 #![allow(unsafe_code)]
 
 use super::WindowAccess;
@@ -12,7 +12,7 @@ use core::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::os::fd::BorrowedFd;
 
-/// Bytes of a file, shared with everybody who has it open. Unmapped when it is dropped.
+/// A shared mapping of a file's bytes. Unmapped when it is dropped.
 #[derive(Debug)]
 #[doc(alias = "mmap")]
 pub struct FileMapping {
@@ -22,14 +22,16 @@ pub struct FileMapping {
 
 // SAFETY: the value is an address range.
 unsafe impl Send for FileMapping {}
-// SAFETY: as above; its methods are system calls on the range, which the kernel serialises.
+// SAFETY: the mapping lives until drop; its methods are system calls on the range, which the kernel
+// serialises.
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
     /// Maps the first `len` bytes of a file; a touch beyond its end is SIGBUS. A system call.
     ///
     /// # Errors
-    /// `EINVAL` for no bytes, `EACCES` without the right, `ENODEV` for what has no pages, `ENOMEM` without a mapping.
+    /// `EINVAL` for no bytes, `EACCES` without permission, `ENODEV` for a file without pages,
+    /// `ENOMEM` without a mapping.
     pub fn new(
         file: BorrowedFd<'_>,
         len: usize,
@@ -89,7 +91,8 @@ mod tests {
         let mapping = FileMapping::new(file.as_fd(), 10_000, WindowAccess::ReadWrite).unwrap();
         mapping.advise_random().unwrap();
         assert_eq!(mapping.len(), 10_000);
-        // SAFETY: the byte lies in the file, whose length stays, and nobody else uses it.
+        // SAFETY: the byte lies in the file, whose length does not change, and this test alone uses
+        // it.
         unsafe { mapping.as_ptr().wrapping_add(9_999).write(7) };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).unwrap();

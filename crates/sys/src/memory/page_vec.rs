@@ -1,4 +1,4 @@
-//! [`PageVec`]: a vector in pages of its own.
+//! [`PageVec`]: a vector backed by its own mapping.
 //!
 //! # Invariants
 //!
@@ -18,8 +18,8 @@ use core::ops::{Deref, DerefMut};
 use core::ptr;
 use core::slice;
 
-/// A vector whose memory the kernel has back as soon as it is given up, where an allocator may keep it. It has room for
-/// what it is told to have, in whole pages.
+/// A vector that returns its memory to the kernel as soon as it is freed, where an allocator may keep it. Its room
+/// is set explicitly, in whole pages.
 #[derive(Debug)]
 pub struct PageVec<T> {
     /// None if there is no room.
@@ -39,7 +39,7 @@ impl<T> Default for PageVec<T> {
 }
 
 impl<T> PageVec<T> {
-    /// Bytes that room for so many elements takes.
+    /// Bytes of memory for this many elements.
     pub const fn bytes_for(room: usize) -> usize {
         (room * size_of::<T>()).next_multiple_of(PAGE_SIZE)
     }
@@ -57,7 +57,8 @@ impl<T> PageVec<T> {
             })
         });
         if let (Some(from), Some(to)) = (&self.range, &range) {
-            // SAFETY: two mappings with room for so many; the elements are in the new one from here on (invariant 1).
+            // SAFETY: two mappings with room for all elements; from here on they are in the new one
+            // (invariant 1).
             unsafe {
                 ptr::copy_nonoverlapping(
                     from.as_ptr().as_ptr(),
@@ -140,7 +141,7 @@ impl<T> DerefMut for PageVec<T> {
 impl<T> Drop for PageVec<T> {
     fn drop(&mut self) {
         let elements: *mut [T] = &mut **self;
-        // SAFETY: the elements (invariant 1), which nobody uses again.
+        // SAFETY: the elements are initialised (invariant 1) and not used again.
         unsafe { ptr::drop_in_place(elements) };
     }
 }

@@ -8,8 +8,8 @@
 //!   window area      │ reserved … │ a window │ reserved …  └── mapped by WindowArea::map: the same bytes
 //! ```
 //!
-//! A page of the memfd is made by its first touch, a read included, and goes with [`SharedMemory::punch`], from all
-//! windows at once. Nothing else is counted here: whoever touches a page has reserved memory for it.
+//! The first touch of a page, even a read, allocates it in the memfd; [`SharedMemory::punch`] frees it in all
+//! windows at once. Nothing else is counted here: a caller reserves memory for a page before it touches it.
 //!
 //! Its pages are of 4 KiB, or *huge*: 2 MiB each, out of the kernel's pool (`vm.nr_hugepages`). The pool may be empty, and
 //! a touch is SIGBUS then. So a huge page is made by [`SharedMemory::allocate`] before it is touched.
@@ -19,14 +19,14 @@
 //! 1. The part of the reserved range is mapped to the memfd from creation on: byte `n` of the part is byte `n` of the
 //!    memfd.
 //! 2. Every mapping of the memfd is advised `MADV_DONTFORK` (a store of a forked child would reach the parent) and
-//!    `MADV_DONTDUMP` before it can be accessed, and `MADV_NOHUGEPAGE` (one touch would make 2 MiB present, most of
-//!    it zeros that nobody reserved, where `shmem_enabled` says `always`) but for windows without a userfaultfd, whose
-//!    pages are all present.
+//!    `MADV_DONTDUMP` before it can be accessed. It is also advised `MADV_NOHUGEPAGE`, because with `shmem_enabled`
+//!    at `always` one touch would make 2 MiB present, most of it zeros without a reservation; windows without a
+//!    userfaultfd are exempt, since all their pages are present.
 //! 3. No access to a window with a userfaultfd escapes it: the window is registered before it can be accessed.
 //!
 //! # Safety
 //!
-//! Memory is handed out as addresses; who may touch which page, and when, is the caller's knowledge.
+//! Memory is handed out as addresses; the caller knows which pages may be touched, and when.
 #![allow(unsafe_code)]
 
 use super::{HUGE_PAGE_SIZE, PAGE_SIZE, ReservedRange, discard};
@@ -46,7 +46,7 @@ use std::os::fd::OwnedFd;
 #[derive(Debug)]
 pub struct SharedMemory {
     memfd: OwnedFd,
-    /// Where the reserved range has it.
+    /// Its place in the reserved range.
     at: usize,
     len: u64,
     /// Bytes of a page.
@@ -72,7 +72,7 @@ impl SharedMemory {
     ///
     /// # Safety
     ///
-    /// Nobody uses the part, which is reserved and not active.
+    /// The part is reserved, not active and not in use.
     pub unsafe fn over(range: &ReservedRange, part: Range<usize>) -> Result<SharedMemory, Errno> {
         // SAFETY: the caller's contract.
         unsafe { Self::with_pages(range, part, PAGE_SIZE) }
@@ -124,7 +124,7 @@ impl SharedMemory {
     ///
     /// # Safety
     ///
-    /// The place is theirs, and nobody uses it during the call.
+    /// The place belongs to the caller and is not in use during the call.
     unsafe fn map_direct(&self, start: *mut c_void, bytes: Range<u64>) -> Result<(), Errno> {
         // SAFETY: the caller's contract.
         let len = unsafe { self.map(start, bytes) }?;
@@ -132,11 +132,12 @@ impl SharedMemory {
         allow(start, len, WindowAccess::ReadWrite)
     }
 
-    /// Maps bytes of the memfd in place of what is there, without access as yet; their length. Three system calls.
+    /// Maps bytes of the memfd over the place, inaccessible at first; returns their length. Three
+    /// system calls.
     ///
     /// # Safety
     ///
-    /// The place is the caller's, and nobody uses it during the call.
+    /// The place belongs to the caller and is not in use during the call.
     unsafe fn map(&self, start: *mut c_void, bytes: Range<u64>) -> Result<usize, Errno> {
         let len = (bytes.end - bytes.start) as usize;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -160,7 +161,8 @@ impl SharedMemory {
     /// Makes pages that are not there yet, of zeros. A system call: some 100 µs for a huge page.
     ///
     /// # Errors
-    /// `ENOSPC` where the pool of huge pages is empty, `EINVAL` for what is not whole pages of it.
+    /// `ENOSPC` if the pool of huge pages is empty, `EINVAL` unless the range is whole pages of the
+    /// memory.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), Errno> {
         self.check(&bytes)?;
         self.fallocate(FallocateFlags::KEEP_SIZE, bytes)
@@ -179,11 +181,12 @@ impl SharedMemory {
     /// 0.7 µs a page; 15 µs for a huge page.
     ///
     /// # Errors
-    /// `EINVAL` for what is not whole pages of it.
+    /// `EINVAL` unless the range is whole pages of the memory.
     ///
     /// # Safety
     ///
-    /// Nobody uses the pages in the direct map during the call. A touch of a window is a fault, or makes a new page.
+    /// The pages are not in use in the direct map during the call. A touch of a window is a fault,
+    /// or makes a new page.
     pub unsafe fn punch(&self, bytes: Range<u64>) -> Result<(), Errno> {
         self.check(&bytes)?;
         self.fallocate(
@@ -199,7 +202,8 @@ impl SharedMemory {
     ///
     /// # Safety
     ///
-    /// `range` is the one that it was made over. Nobody uses the bytes in the direct map during the call.
+    /// `range` is the range that it was made over. The bytes are not in use in the direct map
+    /// during the call.
     pub unsafe fn drop_page_tables(
         &self,
         range: &ReservedRange,
@@ -244,10 +248,10 @@ fn allow(start: *mut c_void, len: usize, access: WindowAccess) -> Result<(), Err
     Ok(unsafe { mprotect(start, len, access) }?)
 }
 
-/// Addresses that are reserved for windows: second mappings of parts of a [`SharedMemory`]. All goes when it is
-/// dropped, in the process that made it; a forked child has none of it.
+/// Reserved addresses for windows: second mappings of parts of a [`SharedMemory`]. The drop unmaps all of it, in
+/// the process that made it; a forked child has no part of it.
 ///
-/// Parts are in bytes from the start of the area, of whole pages. A window of whole 2 MiB has page tables of its own.
+/// Parts are in bytes from the start of the area, of whole pages. A window of whole 2 MiB has separate page tables.
 /// Each window, and each gap between windows, is one of the process's mappings (`vm.max_map_count`).
 #[derive(Debug)]
 pub struct WindowArea {
@@ -269,9 +273,9 @@ impl Spare {
     }
 }
 
-/// Whether the process may have so many mappings more (`vm.max_map_count`). Two system calls for each.
+/// Whether the process may have `nr` more mappings (`vm.max_map_count`). Two system calls for each.
 ///
-/// For what cannot say so itself: the standard library ends the process where a new thread lacks one.
+/// For callers that cannot handle the error: the standard library aborts if a new thread lacks one.
 pub fn room_for_mappings(nr: usize) -> bool {
     let spares: Option<Vec<_>> = (0..nr).map(|_| Spare::new()).collect();
     spares.is_some()
@@ -279,7 +283,7 @@ pub fn room_for_mappings(nr: usize) -> bool {
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        // SAFETY: the page is ours, and nobody touches it.
+        // SAFETY: the page is private to this area and not in use.
         let unmapped = unsafe { munmap(ptr::with_exposed_provenance_mut(self.0), PAGE_SIZE) };
         debug_assert!(unmapped.is_ok());
     }
@@ -307,13 +311,13 @@ impl WindowArea {
     /// without it, a touch of a page that the memory lacks makes the page. Takes four to six system calls.
     ///
     /// # Errors
-    /// `EINVAL` for what is not whole pages of the memory and the area, `ENOMEM` without a mapping, `ECHILD` in a
-    /// forked child, those of [`Userfaultfd::register`]. The place is reserved then.
+    /// `EINVAL` unless the range is whole pages of the memory and the area, `ENOMEM` without a mapping, `ECHILD` in
+    /// a forked child, those of [`Userfaultfd::register`]. After an error the place is reserved again.
     ///
     /// # Safety
     ///
-    /// The place is no window, and the memory lives as long as the window. Whoever touches the window is ready for
-    /// its faults.
+    /// The place is no window, and the memory outlives the window. All users of the window are ready for its
+    /// faults.
     pub unsafe fn map(
         &self,
         at: usize,
@@ -338,7 +342,7 @@ impl WindowArea {
             allow(start, len, access)
         };
         map().inspect_err(|_| {
-            // SAFETY: nobody has used the window yet.
+            // SAFETY: the window has not been handed out yet.
             let _ = unsafe { self.unmap(part) };
         })
     }
@@ -346,16 +350,16 @@ impl WindowArea {
     /// Makes a part reserved addresses again, whatever it is, and frees its page tables. Takes three system calls.
     ///
     /// # Errors
-    /// `EINVAL` for what is not whole pages of the area, `ENOMEM` without a mapping (a part of a window becomes two),
-    /// `ECHILD` in a forked child.
+    /// `EINVAL` unless the part is whole pages of the area, `ENOMEM` without a mapping (a part of a window becomes
+    /// two), `ECHILD` in a forked child.
     ///
     /// # Safety
     ///
-    /// Nobody uses the part any more.
+    /// The part is no longer in use.
     pub unsafe fn unmap(&self, part: Range<usize>) -> Result<(), Errno> {
         let (start, len) = self.range.part(part)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the part is ours, and nobody uses it, by the caller's contract.
+        // SAFETY: the part belongs to this area and is not in use, by the caller's contract.
         let reserve = || unsafe { mmap_anonymous(start, len, ProtFlags::empty(), flags) };
         match reserve() {
             Err(rustix::io::Errno::NOMEM) => {
@@ -377,8 +381,8 @@ impl WindowArea {
     /// Takes a free huge page for as long as the call lasts, and a system call: some ms.
     ///
     /// # Errors
-    /// `EINVAL` for what are not 2 MiB of the area, or where the kernel has no huge pages for shared memory; `EAGAIN`,
-    /// `EBUSY` and `ENOMEM`, where it may be tried again.
+    /// `EINVAL` unless the part is 2 MiB of the area, or if the kernel has no huge pages for shared memory;
+    /// `EAGAIN`, `EBUSY` and `ENOMEM` are worth a retry.
     pub fn collapse(&self, part: Range<usize>) -> Result<(), Errno> {
         let (start, len) = self.range.part(part)?;
         // SAFETY: a mapping of ours, and the advice changes no contents.
@@ -392,7 +396,8 @@ impl WindowArea {
     /// no fault. A system call.
     ///
     /// # Errors
-    /// `EINVAL` for what is not whole pages of the area, `ENOMEM` or `EFAULT` where there is no window, `ECHILD` in a forked child.
+    /// `EINVAL` unless the part is whole pages of the area, `ENOMEM` or `EFAULT` where there is no
+    /// window, `ECHILD` in a forked child.
     pub fn populate(&self, part: Range<usize>, write: bool) -> Result<(), Errno> {
         let (start, len) = self.range.part(part)?;
         let advice = match write {
@@ -402,11 +407,11 @@ impl WindowArea {
         advise(start, len, advice)
     }
 
-    /// Empties the page tables of a part. The memory keeps its pages; the next touch of a window is a fault. A system
-    /// call, which tells all processors that run the process.
+    /// Empties the page tables of a part. The memory keeps its pages; the next touch of a window is a fault. A
+    /// system call, which interrupts all processors that run the process.
     ///
     /// # Errors
-    /// `EINVAL` for what is not whole pages of the area, `ECHILD` in a forked child.
+    /// `EINVAL` unless the part is whole pages of the area, `ECHILD` in a forked child.
     pub fn zap(&self, part: Range<usize>) -> Result<(), Errno> {
         let (start, len) = self.range.part(part)?;
         // SAFETY: windows are shared mappings, whose memory stays; the rest of the area has none.

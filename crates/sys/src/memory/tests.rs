@@ -1,4 +1,4 @@
-//! Tests of the reserved range: what it costs, what it gives back, that it stays usable.
+//! Tests of the reserved range: its cost, the memory it gives back, its use after that.
 //!
 //! # Safety
 //!
@@ -52,7 +52,7 @@ fn memory_given_back_is_free_and_reads_zero() {
     range.populate(0..32 * MIB).unwrap();
     assert_eq!(read(&range, 5 * PAGE_SIZE), 7);
 
-    // SAFETY: nobody else knows the range.
+    // SAFETY: the range is private to this test.
     unsafe { range.give_back(2 * MIB..6 * MIB) }.unwrap();
     assert_eq!(resident_pages(&range, 2 * MIB..6 * MIB), 0);
     assert_eq!(resident_pages(&range, 0..32 * MIB), 28 * MIB / PAGE_SIZE);
@@ -112,7 +112,7 @@ fn ranges_outside_are_refused() {
     assert!(!range.contains(range.as_ptr().wrapping_sub(1)));
 }
 
-/// A part that is not active cannot be populated, and the attempt kills nobody.
+/// A part that is not active cannot be populated, and the attempt sends no signal.
 #[test]
 fn populate_needs_an_active_part() {
     let range = ReservedRange::reserve(4 * MIB).unwrap();

@@ -19,20 +19,20 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Usage at which to wake: the limit less these parts of it.
+/// Usage at which to wake: the limit minus these fractions of it.
 const MARKS: [u64; 3] = [16, 32, 64];
 
 /// 200 ms of stalls within two seconds, a window that needs no privilege.
 const TRIGGER: &[u8] = b"some 200000 2000000\0";
 
-/// The descriptors that tell, as far as the kernel has them.
+/// The kernel's notification descriptors, as far as it has them.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// What `group` was made for: the group's directory and its limit.
+    /// The group's directory and limit that `group` was armed for.
     armed: Option<(PathBuf, u64)>,
     group: Option<(OwnedFd, Version)>,
     stalls: Option<OwnedFd>,
-    /// The trigger was tried: what is refused once is refused again.
+    /// The trigger was tried. A refusal is final.
     tried: bool,
 }
 
@@ -75,7 +75,7 @@ impl Events {
         group.chain(stalls.map(|fd| PollFd::new(fd, PollFlags::PRI)))
     }
 
-    /// Takes what the descriptors said, so that they are quiet again; whether any spoke.
+    /// Reads the descriptors, so that they are quiet again; returns whether any had an event.
     pub(super) fn take(&mut self, woken: &[PollFlags]) -> bool {
         let mut woken = woken.iter();
         let mut spoke = false;
@@ -105,7 +105,7 @@ impl Events {
     }
 }
 
-/// An eventfd on which version 1 tells that usage crossed a mark, or that reclaim finds little.
+/// An eventfd for version 1: usage crossed a mark, or reclaim finds little.
 fn thresholds(dir: &Path, limit: u64) -> Result<OwnedFd, Errno> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let register = |file: &str, argument: String| -> Result<(), Errno> {
@@ -118,7 +118,7 @@ fn thresholds(dir: &Path, limit: u64) -> Result<OwnedFd, Errno> {
     for part in MARKS {
         register("memory.usage_in_bytes", (limit - limit / part).to_string())?;
     }
-    // A kernel without it has the marks all the same.
+    // A kernel without it still has the marks.
     let _ = register("memory.pressure_level", "medium".to_owned());
     Ok(fd)
 }

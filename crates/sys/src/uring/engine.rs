@@ -1,4 +1,4 @@
-//! Reads in the background, each ended by a call of its own.
+//! Background reads, each with a completion callback.
 //!
 //! # Model
 //!
@@ -8,24 +8,23 @@
 //!  wake (eventfd) ──────────────┴──▶ worker: one ring ──reap───┴──▶ done(…)
 //! ```
 //!
-//! One thread, started at the first submission, owns the ring: it submits, waits, restarts what
-//! came back short, and calls `done` when the last piece of an I/O has ended. Long transfers are
-//! cut into pieces of 1 MiB, and as many of these are in flight as the device gains by
-//! ([`depth`](self)), or shorter ones of as many bytes, 64 at most; the rest waits its turn.
+//! One thread, started at the first submission, owns the ring: it submits, waits, restarts short
+//! pieces, and calls `done` when the last piece of an I/O has ended. Long transfers are cut into
+//! pieces of 1 MiB. As many of these are in flight as the device gains by ([`depth`](self)), or
+//! shorter ones of as many bytes, 64 at most; the rest waits its turn.
 //!
 //! # Why a thread submits, and not the caller
 //!
-//! A ring's completions are posted by the thread that submitted them. Were that the caller, an
-//! application's thread, each completion would interrupt it, end its system calls with `EINTR`,
-//! and wait for it whenever it is not running; then the reaper would have to be woken as well.
-//! With one submitter the ring has `SINGLE_ISSUER` and `DEFER_TASKRUN`: a completion wakes the one
-//! thread that wants it. The price is a wake-up where the worker is asleep, one for all that is submitted together:
-//! a worker that is woken for each begins them one by one, each with a call of its own to the device, and takes the
-//! processor from the submitter meanwhile.
+//! A ring posts completions on the thread that submitted. If that were the caller, an application's thread, each
+//! completion would interrupt it, end its system calls with `EINTR`, and wait for it whenever it is not running;
+//! then the reaper would have to be woken as well. With one submitter the ring has `SINGLE_ISSUER` and
+//! `DEFER_TASKRUN`: a completion wakes only the thread that wants it. The price is a wake-up where the worker is
+//! asleep, one for all operations that are submitted together. Woken for each, the worker would hand them to the
+//! device one by one, and take the processor from the submitter meanwhile.
 //!
-//! A device that works in the thread that asks it (a compressed RAM disk) would be driven by one
-//! processor then, and in the kernel's threads at that. The engine notices such devices by
-//! [`Engine::read_blocking`], and [`Engine::is_synchronous`] tells callers to do their I/O themselves.
+//! A device that works in the submitting thread (a compressed RAM disk) would be driven by one processor then, and
+//! in the kernel's threads at that. The engine notices such devices by [`Engine::read_blocking`], and
+//! [`Engine::is_synchronous`] tells callers to do their I/O themselves.
 //!
 //! Writes are made by callers that wait for them, many at a time: see [`writes`](self).
 //!
@@ -33,8 +32,8 @@
 //!
 //! 1. `done` of every I/O is called exactly once, except in a forked child, where nothing of the
 //!    parent's is called.
-//! 2. The memory of an I/O is touched by nobody after its `done` was called; the worker does not
-//!    end, by whatever way, before that (it aborts the process where it cannot keep this).
+//! 2. The memory of an I/O is not accessed after its `done` was called. The worker does not end
+//!    before that, by any path: it aborts the process where it cannot keep this.
 //!
 //! # Locking
 //!
@@ -43,7 +42,7 @@
 //!
 //! # Memory ordering
 //!
-//! The statistics and hints are Relaxed: nobody concludes anything about other memory from them.
+//! The statistics and hints are Relaxed: they say nothing about other memory.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
@@ -68,7 +67,7 @@ mod handoff;
 mod worker;
 mod writes;
 
-/// What to call when an I/O has ended: bytes read, or why none were.
+/// Called when an I/O has ended, with the bytes read or the error.
 pub type IoDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
 /// Longest piece of a transfer. A multiple of every alignment that direct I/O asks for; longer ones
@@ -90,7 +89,7 @@ struct Active {
     done: IoDone,
 }
 
-/// What the engine and its worker share.
+/// Shared by the engine and its worker.
 struct Shared {
     handoff: Handoff<Active, JoinHandle<()>, Errno>,
     guard: ForkGuard,
@@ -102,7 +101,7 @@ struct Shared {
     writes: Writes,
     #[cfg(test)]
     ring_fd: core::sync::atomic::AtomicI32,
-    /// The worker is to panic once it has taken over what is new.
+    /// The worker panics after it has taken over new requests.
     #[cfg(test)]
     inject_panic: core::sync::atomic::AtomicBool,
 }
@@ -202,9 +201,9 @@ impl Engine {
     /// Queues one read, which begins at the latest when [`Engine::wake`] is called, and calls `done` once when it has
     /// ended: on the engine's thread, or on this one where the I/O cannot be started. `fd` stays open until then.
     ///
-    /// The memory of the segments is the I/O's until `done` is called: it stays mapped, and nobody
-    /// relies on its bytes. That is what their lifetime stands for, and a caller that makes them
-    /// from memory that lives shorter keeps that memory until then.
+    /// The memory of the segments stays mapped until `done` is called, and no code relies on its
+    /// bytes until then. The lifetime of the segments stands for that. A caller that makes segments
+    /// from shorter-lived memory keeps the memory until then.
     ///
     /// Does not wait. `done` may submit, may drop the engine, and should be short: everything else
     /// of this engine waits for it. A panic of it on the engine's thread is counted and ends there.
@@ -286,14 +285,15 @@ impl Engine {
         self.shared.device.run(write)
     }
 
-    /// Writes `extents`, in any order and many at a time, and tells in each what became of it. Blocks until all have ended.
+    /// Writes `extents`, in any order and many at a time, and stores each one's result in it.
+    /// Blocks until all have ended.
     ///
     /// Costs a ring for each call that is under way at a time, of which four are kept: a descriptor and some pages of
     /// memory each, outside any cache's bound.
     ///
     /// # Errors
     ///
-    /// As [`Engine::new`]. What is not told of was perhaps written, perhaps not.
+    /// As [`Engine::new`]. Extents without a result may or may not have been written.
     pub fn write_all(
         &self,
         fd: BorrowedFd<'_>,
@@ -361,7 +361,7 @@ impl Shared {
         })
     }
 
-    /// Makes the worker look at what is new, if it would not by itself.
+    /// Makes the worker look for new requests, if it is asleep.
     fn wake_if(&self, asleep: bool) {
         if asleep {
             // Relaxed: see the module.
@@ -374,8 +374,8 @@ impl Shared {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // In a child there is no worker, and the parent's lock may be held. What the parent had
-        // queued is kept alive by the worker's share, which nobody drops here.
+        // A child has no worker, and the parent may have held the lock. The worker's share keeps
+        // the parent's queue alive; the child never drops it.
         if self.shared.guard.is_child() {
             return;
         }

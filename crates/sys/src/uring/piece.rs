@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! The pieces of an I/O cover it in order. A piece that comes back short is submitted again for what is left.
+//! The pieces of an I/O cover it in order. The rest of a short piece is submitted again.
 //!
 //! # Invariants
 //!
@@ -19,7 +19,7 @@ use crate::fd::{self, Batch, Batches, IoSegment};
 /// How often one piece is tried again when the kernel is short of memory.
 pub(super) const MAX_RETRIES: u32 = 1000;
 
-/// What is to be done with a piece after a completion.
+/// The next step for a piece after a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Done,
@@ -60,7 +60,7 @@ impl Piece {
         }
     }
 
-    /// Takes in what the kernel said of the piece's operation on `fd`.
+    /// Takes the kernel's result of the piece's operation on `fd`.
     pub(super) fn complete(&mut self, fd: BorrowedFd<'_>, result: i32) -> Next {
         if let Ok(moved) = usize::try_from(result) {
             self.memory.advance(moved);
@@ -100,7 +100,7 @@ impl Piece {
         self.retries > 1
     }
 
-    /// Writes what is left without a ring, and waits.
+    /// Writes the rest without a ring; blocks.
     pub(super) fn write_blocking(&mut self, fd: BorrowedFd<'_>) -> Next {
         match fd::write_batch(fd, self.pos, &self.memory) {
             // No piece is that long.
@@ -112,7 +112,7 @@ impl Piece {
         }
     }
 
-    /// The operation that moves what is left of the piece.
+    /// The operation that moves the rest of the piece.
     pub(super) fn entry(&self, fd: BorrowedFd<'_>) -> squeue::Entry {
         let (file, pos) = (types::Fd(fd.as_raw_fd()), self.pos);
         match (self.memory.runs(), self.direction) {
@@ -165,7 +165,7 @@ pub(super) fn split(
     Ok(Batches::new(segments, longest).map(piece).collect())
 }
 
-/// What became of the pieces of one read, as its caller is told.
+/// The result of one read, from the results of its pieces.
 pub(super) fn outcome(pieces: &[Piece]) -> Result<usize, Errno> {
     let mut moved = 0;
     for piece in pieces {

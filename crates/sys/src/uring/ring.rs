@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A ring that is broken is never entered again: what lies in its submission queue does not
-//!    reach the kernel any more.
+//! 1. A broken ring is never entered again: entries left in its submission queue never reach the
+//!    kernel.
 //!
 //! # Safety
 //!
@@ -54,7 +54,7 @@ impl Ring {
     /// As [`Ring::new`].
     pub(super) fn for_any_thread(entries: u32) -> Result<Ring, Errno> {
         let mut builder = IoUring::builder();
-        // Whoever has something in flight waits in the kernel.
+        // A thread with operations in flight waits in the kernel.
         builder.setup_coop_taskrun();
         Ring::build(&mut builder, entries)
     }
@@ -86,7 +86,8 @@ impl Ring {
         })
     }
 
-    /// Submits what is queued and waits for `want` completions; returns early when a signal comes.
+    /// Submits the queued entries and waits for `want` completions; returns early when a signal
+    /// comes.
     ///
     /// An error means that the kernel takes no more entries.
     pub(super) fn enter(&mut self, want: usize) -> Result<(), Errno> {
@@ -165,7 +166,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // In a child the ring's memory is not mapped, and its addresses may be somebody else's.
+        // In a child the ring's memory is not mapped, and its addresses may have been reused.
         if !self.guard.is_child() {
             // SAFETY: dropped here only, and not used again.
             unsafe { ManuallyDrop::drop(&mut self.kernel) };

@@ -1,4 +1,5 @@
-//! How segments become operations, and what an engine does whose ring the kernel no longer serves.
+//! How segments become operations, and the behaviour of an engine whose ring the kernel no longer
+//! serves.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -126,7 +127,7 @@ fn first_gap_or_error_sets_the_result() {
     assert_eq!(outcome(&[]), Ok(0));
     assert_eq!(outcome(&[whole(), whole()]), Ok(20));
     assert_eq!(outcome(&[piece(10, 0, eio), whole()]), Err(Errno::EIO));
-    // Bytes behind the first gap do not count, and an error behind the end of the file is nobody's.
+    // Bytes behind the first gap do not count, and an error behind the end of the file is ignored.
     assert_eq!(outcome(&[whole(), piece(10, 4, None), whole()]), Ok(14));
     assert_eq!(outcome(&[piece(10, 3, None), piece(10, 0, eio)]), Ok(3));
     assert_eq!(outcome(&[whole(), piece(10, 4, eio)]), Err(Errno::EIO));
@@ -135,13 +136,13 @@ fn first_gap_or_error_sets_the_result() {
 /// Puts something that is no ring under the ring's descriptor.
 fn take_away(ring_fd: i32) {
     let null = fd::open("/dev/null".as_ref(), OFlags::RDWR, 0).unwrap();
-    // SAFETY: the descriptor stays open, only what is behind it changes.
+    // SAFETY: the descriptor stays open; only the file behind it changes.
     let done = unsafe { libc::dup3(null.as_raw_fd(), ring_fd, libc::O_CLOEXEC) };
     assert_eq!(done, ring_fd);
 }
 
 #[test]
-fn an_engine_whose_ring_is_refused_fails_what_it_has_and_what_comes() {
+fn an_engine_whose_ring_is_refused_fails_present_and_later_requests() {
     let Ok(engine) = Engine::new() else {
         eprintln!("no io_uring here");
         return;
@@ -171,7 +172,7 @@ fn an_engine_whose_ring_is_refused_fails_what_it_has_and_what_comes() {
 }
 
 #[test]
-fn an_engine_whose_worker_panics_fails_what_it_has_and_what_comes() {
+fn an_engine_whose_worker_panics_fails_present_and_later_requests() {
     let Ok(engine) = Engine::new() else {
         eprintln!("no io_uring here");
         return;

@@ -1,4 +1,4 @@
-//! Architectures without assembly of their own: a plain copy, and no handlers.
+//! Architectures without assembly here: a plain copy, and no handlers.
 //!
 //! # Safety
 //!
@@ -37,7 +37,7 @@ pub(super) unsafe fn zero(dst: *mut u8, len: usize) -> Outcome {
 
 /// # Safety
 ///
-/// There are no handlers, so nobody calls it.
+/// Without handlers it is never called.
 pub(super) unsafe fn touch_read(_at: *const u8) -> bool {
     false
 }

@@ -125,7 +125,8 @@ fn install_one(signal: c_int, slot: &AtomicPtr<sigaction>) -> Result<(), Errno> 
     // SAFETY: any bytes are a set. The C library's own call leaves out its own signals.
     unsafe { (&raw mut ours.sa_mask).write_bytes(0xff, 1) };
     match exchange(signal, Some(&ours)) {
-        // Somebody may have been faster between the two calls: what we replaced is what counts.
+        // Another thread may have replaced the handler between the two calls: the one that we
+        // replaced counts.
         Ok(replaced) => publish(replaced),
         Err(error) => {
             slot.store(null_mut(), Ordering::Release);
@@ -157,7 +158,7 @@ const fn default_action() -> sigaction {
 
 /// Our handler.
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's contract: a valid siginfo, which nobody changes meanwhile.
+    // SAFETY: the kernel's contract: a valid siginfo, which does not change during the handler.
     let details = unsafe { &*info };
     let code = details.si_code;
     if from_an_access(signal, code) {
@@ -181,14 +182,15 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     unsafe { chain(signal, code, info, context) };
 }
 
-/// Whether the kernel raised the signal for an access of this thread, here and now. The others were
-/// sent by somebody (codes up to zero), or tell of broken memory that nobody has touched yet.
+/// Whether the kernel raised the signal for an access of this thread, here and now. Otherwise it
+/// was sent with `kill` and the like (codes up to zero), or reports broken memory that has not been
+/// accessed yet.
 fn from_an_access(signal: c_int, code: c_int) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
 }
 
-/// Whether the address in the signal is the first byte of the access that could not be reached. It is
-/// for page faults; broken memory is only known by its page, and addresses that are none are not told.
+/// Whether the address in the signal is the first byte that could not be accessed. It is for page faults; for
+/// broken memory the kernel gives only the page, and for non-canonical addresses nothing.
 fn is_exact(signal: c_int, code: c_int) -> bool {
     // Not in the C library's bindings, the same on all architectures.
     const SEGV_MAPERR: c_int = 1;

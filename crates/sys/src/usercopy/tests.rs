@@ -260,7 +260,7 @@ fn zero_ends_anywhere() {
     }
 }
 
-/// Both unreachable: the source is read first, so it is the one that is named.
+/// Both unreachable: the source is read first, so the error names it.
 #[test]
 fn both_sides_missing_names_the_source() {
     install_handlers().unwrap();
@@ -297,8 +297,8 @@ fn the_fixup_ranges_are_neither_empty_nor_everything() {
     assert_eq!(arch::fixup(usize::MAX), None);
 }
 
-/// A page that can be read and not written, copied onto itself: the address alone would not tell the
-/// side, nor would it where the ranges overlap.
+/// A readable, read-only page copied onto itself: the address alone would not reveal the side, nor
+/// where the ranges overlap.
 #[test]
 fn overlapping_ranges_name_the_right_side() {
     install_handlers().unwrap();

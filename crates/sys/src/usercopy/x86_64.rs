@@ -1,4 +1,4 @@
-//! The instructions of the copy (in `x86_64.s`), and what to do when one of them faults.
+//! The instructions of the copy (in `x86_64.s`), and the action when one of them faults.
 //!
 //! # Model
 //!
@@ -12,10 +12,10 @@
 //!        └── 256 bytes went well ─┘
 //! ```
 //!
-//! A wide access that faults says neither at which byte nor, for an address that is no address at
-//! all, on which side. So the first fault only leads to a loop over single bytes, which gets to the
-//! very byte; there the faulting *instruction* tells the side. `zero` goes the same way with one side.
-//! Where the fault is at the very next byte, and has an address, the loop is skipped.
+//! A wide access that faults reveals neither the byte nor, for a non-canonical address, the side. So the first
+//! fault only leads to a loop over single bytes, which stops at the exact byte; there the faulting *instruction*
+//! reveals the side. `zero` does the same with one side. If the fault is at the very next byte, and has an address,
+//! the loop is skipped.
 //!
 //! # Invariants
 //!
@@ -124,8 +124,8 @@ pub(super) fn resolve(context: &mut libc::ucontext_t, address: Option<usize>) ->
     true
 }
 
-/// Whether a page fault is one to be resolved where it happened: that is so unless a copy met it. Says whether it is
-/// a write, and whether the instruction is none of ours.
+/// Whether a page fault may be resolved where it happened: not if it happened in a copy. Returns whether it is a
+/// write, and whether the instruction is outside our routines.
 ///
 /// Async-signal-safe: reads registers, nothing else.
 pub(super) fn may_be_resolved(context: &libc::ucontext_t) -> Option<(bool, bool)> {
@@ -138,9 +138,9 @@ pub(super) fn may_be_resolved(context: &libc::ucontext_t) -> Option<(bool, bool)
     resolvable.then(|| (register(libc::REG_ERR) & WRITE != 0, !touch))
 }
 
-/// The way past `bytes` where the very next byte to be copied is the one that faulted, which spares a
-/// second signal: a copy whose source begins in a missing page is the ordinary case. By invariant 1
-/// that byte is at `rsi` or at `rdi`; where the two ranges overlap, the address does not tell which.
+/// The exit past `bytes` if the next byte to be copied is the one that faulted, which saves a second signal:
+/// usually the source of a copy begins in a missing page. By invariant 1 that byte is at `rsi` or at `rdi`; where
+/// the two ranges overlap, the address does not tell which.
 pub(super) fn shortcut(ip: usize, [rsi, rdi, end]: [usize; 3], address: usize) -> Option<usize> {
     let avx = (at!(COPY_AVX_START)..at!(COPY_AVX_END)).contains(&ip);
     let sse = (at!(COPY_SSE_START)..at!(COPY_SSE_END)).contains(&ip);
@@ -201,8 +201,8 @@ pub(super) enum Path {
     Avx,
 }
 
-/// The length from which on `rep movsb` is the fastest copy of this machine, with bit 0 set when it
-/// has AVX; zero as long as nobody has asked.
+/// The length from which `rep movsb` is this machine's fastest copy, with bit 0 set if it has AVX;
+/// zero until it is first needed.
 ///
 /// Relaxed everywhere: the value is a pure function of the machine, so whoever does not see it yet
 /// computes the same.
@@ -308,7 +308,7 @@ pub(super) unsafe fn touch_read(at: *const u8) -> bool {
     unsafe { symbols::touch_read(at) == 0 }
 }
 
-/// Stores the byte at `at` back as it is, in one atomic operation; false when that faults.
+/// Stores the byte at `at` back unchanged, in one atomic operation; false when that faults.
 ///
 /// # Safety
 ///

@@ -11,9 +11,9 @@
 //!                                                 └ false: the touch fails; the program gets the signal
 //! ```
 //!
-//! An area is found in a table of fixed size. The handler takes no lock and allocates nothing; the resolver may do
-//! both, on what the thread cannot hold as it touches a window: that is why copies of the cache are not resolved, and
-//! why a touch by other code inside a call of the cache ([`crate::inside`]) ends the process.
+//! An area is found in a table of fixed size. The handler takes no lock and allocates nothing. The resolver may do
+//! both, but only locks that the thread cannot hold when it touches a window: that is why copies of the cache are
+//! not resolved, and why a touch by other code inside a call of the cache ([`crate::inside`]) ends the process.
 //!
 //! # Limits
 //!
@@ -52,7 +52,7 @@ type Resolver = Arc<dyn ResolveFault>;
 struct Registered {
     area: Range<usize>,
     resolver: Resolver,
-    /// A child has no windows; what faults there is another memory.
+    /// A child has no windows; its faults concern other memory.
     guard: ForkGuard,
 }
 
@@ -179,7 +179,7 @@ fn on_fault(address: usize, write: bool, program: bool) -> bool {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the address of this thread's errno, valid and not shared.
     let saved = unsafe { *errno };
-    // All are blocked already, unless a handler of somebody else's calls ours.
+    // All are blocked already, unless a foreign handler calls ours.
     let mask = set_signal_mask(ALL_SIGNALS);
     let outer = RESOLVING.replace(place);
     let mut fault = Fault {
@@ -209,11 +209,11 @@ struct Fault {
     resolved: bool,
 }
 
-/// The function that runs on a stack of its own.
+/// Runs on the separate stack.
 unsafe extern "C" fn run(fault: *mut u8) {
-    // SAFETY: what `on_fault` passes.
+    // SAFETY: `on_fault` passes a valid `Fault`.
     let fault = unsafe { &mut *fault.cast::<Fault>() };
-    // It may be the last reference, whose drop needs room, too.
+    // It may be the last reference, whose drop needs stack space too.
     let Some(resolver) = fault.resolver.take() else {
         return;
     };
@@ -231,8 +231,8 @@ unsafe extern "C" fn run(fault: *mut u8) {
 /// The two others cannot be blocked.
 const ALL_SIGNALS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
-/// Blocks these signals, by number from bit 0 on, and no others; what was blocked before. The C library's call leaves
-/// its own signals alone.
+/// Blocks these signals, numbered from bit 0, and no others; returns the previous mask. The C library's call would
+/// leave its internal signals alone.
 fn set_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;
     let (new, old, len) = (&raw const mask, &raw mut before, size_of::<u64>());

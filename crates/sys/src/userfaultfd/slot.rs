@@ -13,10 +13,10 @@
 //!
 //! # Memory ordering
 //!
-//! A use counts itself, and then loads `value`; a closing replaces `value`, and then loads `uses`. The SeqCst fences
-//! between the two steps are partners: one of the two sees the other. The Release decrement of a use pairs with the
-//! Acquire load of `is_used`: what the use did is over. The Release of `publish` and of `free` pairs with the Acquire
-//! of uses and of the next `publish`.
+//! A use counts itself, and then loads `value`; a closing replaces `value`, and then loads `uses`. The SeqCst
+//! fences between the two steps are partners: one of the two sees the other. The Release decrement of a use pairs
+//! with the Acquire load of `is_used`: the use's actions are over. The Release of `publish` and of `free` pairs
+//! with the Acquire of uses and of the next `publish`.
 //!
 //! # Safety
 //!
@@ -71,7 +71,7 @@ impl<T> Slot<T> {
         value
     }
 
-    /// Whether there are uses of the closed value, beside so many of the calling thread's.
+    /// Whether there are uses of the closed value, besides `own` of the calling thread.
     pub(crate) fn is_used(&self, own: usize) -> bool {
         self.uses.load(Ordering::Acquire) > own
     }
@@ -80,7 +80,7 @@ impl<T> Slot<T> {
     ///
     /// # Safety
     ///
-    /// `closed` is what `close` returned, and `is_used` said since that it is not.
+    /// `closed` is the result of `close`, and `is_used` returned false since.
     pub(crate) unsafe fn free(&self, closed: *mut T) {
         // SAFETY: the caller's contract, and invariant 1.
         drop(unsafe { Box::from_raw(closed) });

@@ -10,12 +10,12 @@
 //!
 //! # Memory ordering
 //!
-//! The Release exchange that puts a stack into `FREE` pairs with the Acquire swap that takes it: nobody uses it any
-//! more. The Relaxed load before is a hint.
+//! The Release exchange that puts a stack into `FREE` pairs with the Acquire swap that takes it: its last use is
+//! over. The Relaxed load before is a hint.
 //!
 //! # Safety
 //!
-//! The assembly switches to a stack that nobody else uses, by invariant 1, and back.
+//! The assembly switches to a stack that is not in use, by invariant 1, and back.
 #![allow(unsafe_code)]
 
 use crate::Errno;
@@ -24,7 +24,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-/// Bytes of a stack, with the page below it that nobody may touch.
+/// Bytes of a stack, with the guard page below it.
 const LEN: usize = (256 << 10) + PAGE_SIZE;
 
 /// Starts of the stacks that are kept, or null. Invariant 1.
@@ -61,7 +61,7 @@ unsafe extern "C" {
     fn call_on_stack(argument: *mut u8, function: unsafe extern "C" fn(*mut u8), end: *mut u8);
 }
 
-/// A stack that nobody else uses; it is unmapped when it is dropped.
+/// A stack with one owner; it is unmapped when it is dropped.
 #[derive(Debug)]
 pub(super) struct Stack(*mut u8);
 
@@ -90,7 +90,7 @@ impl Stack {
         // SAFETY: a new mapping.
         let start = unsafe { mmap_anonymous(null_mut(), LEN, access, flags) }?;
         let stack = Stack(start.cast());
-        // SAFETY: its first page, which nobody uses.
+        // SAFETY: its first page, which is not in use.
         unsafe { mprotect(start, PAGE_SIZE, MprotectFlags::empty()) }?;
         Ok(stack)
     }
@@ -121,7 +121,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody uses it.
+        // SAFETY: the stack belongs to this value and is not in use.
         let unmapped = unsafe { munmap(self.0.cast(), LEN) };
         debug_assert!(unmapped.is_ok());
     }

@@ -1,4 +1,4 @@
-//! Windows of a memfd, with each way to be told of a fault.
+//! Windows of a memfd, with each way to receive a fault.
 
 use super::*;
 use crate::memory::{PAGE_SIZE, ReservedRange, SharedMemory, WindowAccess, WindowArea};
@@ -22,7 +22,7 @@ impl Rig {
         let faults = Userfaultfd::open(handler).unwrap();
         let len = PAGES * PAGE_SIZE;
         let range = ReservedRange::reserve(len).unwrap();
-        // SAFETY: nobody else knows the range.
+        // SAFETY: the range is private to this test.
         let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
         let window = WindowArea::reserve(len).unwrap();
         let access = WindowAccess::ReadWrite;
@@ -64,18 +64,18 @@ impl Rig {
         unsafe { AtomicU8::from_ptr(mapping.wrapping_add(page * PAGE_SIZE)) }
     }
 
-    /// Reads a byte of the window as one who survives SIGBUS.
+    /// Reads a byte of the window; `None` after a SIGBUS.
     fn read(&self, page: usize) -> Option<u8> {
         let mut byte = 0;
         let from = self.byte(self.through_window(), page).as_ptr();
-        // SAFETY: the byte is ours; what cannot be read is told.
+        // SAFETY: the byte is a local; a fault of the source is returned as an error.
         let copied = unsafe { usercopy::copy(&mut byte, from, 1) };
         copied.ok().map(|()| byte)
     }
 
     fn write(&self, page: usize, byte: u8) -> bool {
         let to = self.byte(self.through_window(), page).as_ptr();
-        // SAFETY: as above.
+        // SAFETY: the byte is a local; a fault of the target is returned as an error.
         unsafe { usercopy::copy(to, &byte, 1) }.is_ok()
     }
 }
@@ -129,7 +129,7 @@ fn a_map_says_how_far_it_came() {
 }
 
 #[test]
-fn a_copy_makes_what_the_memfd_lacks_and_changes_nothing_that_it_has() {
+fn a_copy_adds_missing_pages_to_the_memfd_and_changes_no_present_one() {
     let rig = Rig::new(Handler::Signal);
     rig.fill(1..2);
     let bytes = [7; 2 * PAGE_SIZE];
@@ -160,7 +160,7 @@ fn a_page_that_is_mapped_for_reading_is_not_written() {
     assert!(rig.write(1, 9) && !rig.write(0, 9));
     rig.faults.write_protect(rig.pages(0, 4)).unwrap();
     assert!(!rig.write(1, 9));
-    // What was not mapped is not protected, and nothing remembers that it was to be.
+    // Pages that are not mapped are not protected, and the request leaves no trace.
     assert_eq!(rig.faults.map(rig.pages(2, 3), Access::Write).stopped, None);
     assert!(rig.write(2, 9));
 }
@@ -224,7 +224,7 @@ fn a_punched_page_is_gone_from_the_window() {
     let rig = Rig::new(Handler::Signal);
     rig.fill(0..2);
     assert_eq!(rig.faults.map(rig.pages(0, 2), Access::Write).stopped, None);
-    // SAFETY: nobody uses the page.
+    // SAFETY: the page is not in use.
     unsafe { rig.memory.punch(0..PAGE_SIZE as u64) }.unwrap();
     assert_eq!((rig.read(0), rig.read(1)), (None, Some(1)));
 }
@@ -268,10 +268,10 @@ fn a_thread_is_told_of_each_kind_of_fault() {
                 false => assert_eq!(byte.load(Ordering::SeqCst), page as u8),
             }
         }
-        // A system call waits for the handler, too.
+        // A system call waits for the handler too.
         let null = std::fs::File::open("/dev/zero").unwrap();
         let buffer = rig.byte(rig.through_window(), 3).as_ptr();
-        // SAFETY: the byte is ours, and touched by nobody else.
+        // SAFETY: the byte belongs to this test and has no other user.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, 1) };
         assert_eq!(rustix::io::read(&null, buffer), Ok(1));
         drop(stop);
@@ -298,7 +298,7 @@ fn invalid_window_ranges_are_refused() {
     assert_eq!(rig.faults.write_protect(direct), Err(Errno::ENOENT));
 }
 
-/// What the installed headers have; older ones lack some.
+/// The constants of the installed headers; older headers lack some.
 #[test]
 fn numbers_are_those_of_the_kernels_header() {
     let missing = std::env::var("FOLIOCACHE_MISSING").unwrap_or_default();

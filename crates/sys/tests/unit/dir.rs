@@ -1,4 +1,4 @@
-//! Names below a directory: what works, and what must not lead out of it.
+//! Names below a directory: the calls work, and refuse to leave it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

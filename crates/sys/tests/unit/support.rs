@@ -1,4 +1,4 @@
-//! What the tests of io_uring share: files, memory with slots, a pattern, forked children.
+//! Shared by the tests of io_uring: files, memory with slots, a pattern, forked children.
 #![allow(unsafe_code, dead_code, unreachable_pub, missing_docs)]
 
 use std::os::fd::OwnedFd;

@@ -108,7 +108,7 @@ fn many_reads_of_several_threads_end_once_each() {
         assert!(result.is_ok(), "{result:?}");
         assert!(ended.insert((thread, i)), "twice: {thread} {i}");
     }
-    assert!(told.recv().is_err(), "nobody is left who could call");
+    assert!(told.recv().is_err(), "no caller is left");
     let stats = engine.stats();
     assert_eq!((stats.ios, stats.pending), ((threads * each) as u64, 0));
     assert!(stats.operations >= stats.ios, "{stats:?}");
@@ -218,7 +218,7 @@ fn reads_are_short_at_end_of_file_only() {
         .collect();
     let read = wait_for(&engine, &fd, 0, &scattered);
     assert_eq!(read, Ok(MIB + 1000));
-    // A pipe gives what it has and then more, until its other end is closed.
+    // A pipe returns its bytes and then more, until its other end is closed.
     let (read, write) = pipe();
     let (tell, told) = mpsc::channel();
     let done = Box::new(move |result| tell.send(result).unwrap());
@@ -258,7 +258,7 @@ fn errors_reach_done() {
 }
 
 #[test]
-fn dropping_the_engine_waits_for_what_is_in_flight() {
+fn dropping_the_engine_waits_for_operations_in_flight() {
     let Some(engine) = engine() else { return };
     let arena = forever(1);
     let (read, write) = pipe();
@@ -311,7 +311,7 @@ fn done_may_submit_drop_the_engine_and_panic() {
     let arena = forever(1);
     let (_file, fd) = filled(PAGE, 6);
     let page = arena.segment(0, PAGE);
-    // A panic is counted, and nobody else notices.
+    // A panic is counted, and has no other effect.
     let (tell, told) = mpsc::channel();
     let done = Box::new(move |_| {
         tell.send(()).unwrap();
@@ -408,7 +408,7 @@ fn a_device_that_works_in_its_callers_thread_is_noticed() {
         assert_eq!(read, Ok(MIB + 5));
     }
     assert!(engine.is_synchronous() && engine.stats().synchronous);
-    // Who submits all the same is served.
+    // A caller that submits anyway is served.
     list[0].zero(0, MIB);
     assert_eq!(wait_for(&engine, &file, 0, &list), Ok(MIB + 5));
     check(&list[0], 0, 10);

@@ -17,7 +17,7 @@ fn engine() -> Option<Engine> {
     }
 }
 
-/// Memory in pages, each of its own byte.
+/// Memory in pages, each filled with a different byte.
 fn pages(nr: usize, first: usize) -> Vec<u8> {
     (0..nr * PAGE).map(|at| (first + at / PAGE) as u8).collect()
 }
@@ -118,7 +118,7 @@ fn each_extent_tells_its_own_error() {
             .all(|extent| extent.written == Some(Err(Errno::EBADF)))
     );
 
-    // A device that is full has room for what it has.
+    // A full device has room for its own data.
     let full = fd::open("/dev/full".as_ref(), OFlags::WRONLY, 0).unwrap();
     let mut all = extents(&mut memory, PAGE as u64);
     write_all(&engine, &full, &mut all).unwrap();

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// A mapping of some pages, each with a protection of its own.
+/// A mapping of some pages, each with its own protection.
 pub(crate) struct Memory {
     start: *mut u8,
     len: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Memory {
 
 // SAFETY: an address range; the tests order their accesses.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: an address range; the tests order their accesses.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -100,7 +100,7 @@ pub(crate) const NOWHERE: [usize; 5] = [
     16,
 ];
 
-/// What `fault_in_*` answer.
+/// The results of `fault_in_*`.
 pub(crate) fn fault_in_answers() {
     let memory = Memory::new("wwr-w");
     memory.fill(0, 2 * PAGE, 3);

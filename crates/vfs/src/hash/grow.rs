@@ -7,8 +7,8 @@
 //!
 //! # Locking
 //!
-//! `growing` is held while the bound is asked, so at most one thread waits for that; the others go on.
-//! A bucket is moved under its stripe's lock.
+//! `growing` is held while the bound is asked, so at most one thread waits for that; the others go on. A bucket is
+//! moved under its stripe's lock.
 //!
 //! # Memory ordering
 //!
@@ -45,20 +45,20 @@ pub(super) struct Retired<T: HashNode> {
     pub(super) cookie: GpCookie,
 }
 
-/// Nodes in a stripe above which a table of so many buckets wants to grow: one in two buckets. A node that a
-/// look-up meets on the way to its own costs it a line of memory, a bucket costs eight bytes and those of its hint (decision 74).
+/// Nodes in a stripe above which a table of `buckets` wants to grow: one in two buckets. Each node that a look-up
+/// passes costs it a line of memory; a bucket costs eight bytes and those of its hint (decision 74).
 pub(super) fn crowded(buckets: usize, stripes: usize) -> u32 {
     u32::try_from(buckets / stripes / 2 + SLACK).unwrap_or(u32::MAX)
 }
 
 impl<T: HashNode> RcuHash<T> {
-    /// Does a bounded piece of what growing takes, if there is something to do; one load if not. The owner
-    /// calls it after each insertion.
+    /// Does a bounded piece of the growth, if there is any; one load otherwise. The owner calls it after each
+    /// insertion.
     ///
     /// Context: no lock and no read section; may reclaim memory, to make room for a larger array.
     #[inline]
     pub fn tend(&self) {
-        // Relaxed: only a hint. What was missed is seen by the next call.
+        // Relaxed: only a hint. The next call sees a missed one.
         let attention = self.attention.load(Ordering::Relaxed);
         if attention != 0 {
             self.tend_slow(attention);
@@ -72,8 +72,8 @@ impl<T: HashNode> RcuHash<T> {
         } else if attention & RETIRED != 0 {
             self.free_retired();
         } else if !self.growing.swap(true, Ordering::Acquire) {
-            // The swap's Acquire pairs with the Release store below: one after another, each sees what the
-            // one before did.
+            // The swap's Acquire pairs with the Release store below: each growing thread sees the actions of the
+            // previous one.
             self.start_growing();
             self.growing.store(false, Ordering::Release);
         }
@@ -89,8 +89,8 @@ impl<T: HashNode> RcuHash<T> {
             }
             (table.heads.len() * 2, table.generation + 1)
         };
-        // Relaxed: who asks comes here again. Another may have grown the table since this one was told to,
-        // which is over then, array and all, or else `attention` says so (invariant 5).
+        // Relaxed: a caller with further work comes here again. Another thread may have grown the table since this
+        // one was told to; then that growth is over, array and all, or `attention` says so (invariant 5).
         let attention = self.attention.fetch_and(!WANTS_TO_GROW, Ordering::Relaxed);
         if attention & (MOVING | RETIRED) != 0 || attention & WANTS_TO_GROW == 0 {
             return;
@@ -120,7 +120,7 @@ impl<T: HashNode> RcuHash<T> {
             return;
         };
         let buckets = table.heads.len();
-        // Relaxed: whose bucket it is; what is in it is read under its lock.
+        // Relaxed: it only assigns the bucket; its contents are read under its lock.
         let from = table.claimed.fetch_add(PIECE, Ordering::Relaxed);
         let piece = from..buckets.min(from + PIECE);
         if piece.is_empty() {
@@ -141,17 +141,17 @@ impl<T: HashNode> RcuHash<T> {
     /// Context: a read section; all buckets are moved, and this thread alone moved the last one.
     fn finish(&self, table: &Table<T>, next: &Table<T>) {
         let next = ptr::from_ref(next).cast_mut();
-        // Before the switch, whose Release carries it: who sees the new table sees that the old one is still
-        // to be freed, and does not start to grow. Relaxed otherwise.
+        // Before the switch, whose Release carries it: a thread that sees the new table sees that the old one is
+        // still to be freed, and does not start to grow. Relaxed otherwise.
         self.attention.fetch_or(RETIRED, Ordering::Relaxed);
         // Release pairs with the Acquire load in `table`.
         let old = self.table.swap(next, Ordering::AcqRel);
         debug_assert!(ptr::eq(old, table), "two tables were moving");
-        // SAFETY: it was made by `Box::into_raw`, and nobody else takes it: see the context.
+        // SAFETY: it was made by `Box::into_raw`, and no other thread takes it: see the context.
         let table = unsafe { Box::from_raw(old) };
         let cookie = rcu::start_poll();
         *self.retired.lock() = Some(Retired { table, cookie });
-        // Relaxed: until then nobody starts to grow, whatever he sees otherwise.
+        // Relaxed: until then no thread starts to grow, whatever else it sees.
         self.attention.fetch_and(!MOVING, Ordering::Relaxed);
     }
 

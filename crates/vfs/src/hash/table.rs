@@ -1,9 +1,9 @@
-//! The array of chains, and what a node carries for it. See [`super`] for the protocol.
+//! The array of chains, and the link in a node. See [`super`] for the protocol.
 //!
 //! # Memory ordering
 //!
-//! Every pointer to a node is stored with `Release` and loaded with `Acquire`: partners. The header of
-//! [`super`] says what follows.
+//! Every pointer to a node is stored with `Release` and loaded with `Acquire`: partners. The header of [`super`]
+//! gives the consequences.
 //!
 //! # Safety
 //!
@@ -14,9 +14,9 @@ use std::ptr::{self, NonNull};
 
 use foliocache_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// What a node carries for the table that it is in: 16 bytes, which look-ups read.
+/// A node's link in its table: 16 bytes, which look-ups read.
 pub struct HashLink<T> {
-    /// The next node of the chain, or the marker at its end. Stays as it is when the node is removed.
+    /// The next node of the chain, or the marker at its end. Removal does not change it.
     pub(super) next: AtomicPtr<T>,
     /// The hash under which the node was inserted last.
     pub(super) hash: AtomicU64,
@@ -33,7 +33,7 @@ impl<T> HashLink<T> {
     /// The hash under which the node was inserted last.
     #[inline]
     pub fn hash(&self) -> u64 {
-        // Relaxed: whoever found the node has acquired what was stored before its insertion.
+        // Relaxed: a reader that found the node has acquired all stores before its insertion.
         self.hash.load(Ordering::Relaxed)
     }
 }
@@ -48,20 +48,21 @@ impl<T> Default for HashLink<T> {
     }
 }
 
-/// What can be in an [`RcuHash`](super::RcuHash).
+/// A node of an [`RcuHash`](super::RcuHash).
 ///
 /// # Safety
 ///
 /// `link` gives the same link each time, one that is part of the node and used for nothing else. A `Hint` may be all
 /// zeros.
 pub unsafe trait HashNode: Sized {
-    /// What a bucket keeps of the node that came last for those who look it up, or `()`.
+    /// A bucket's hint about its newest node, for look-ups, or `()`.
     type Hint: Default + Send + Sync;
 
     /// The node's link.
     fn link(&self) -> &HashLink<Self>;
 
-    /// Puts into a bucket's hint where the processor finds what a look-up reads after this node.
+    /// Stores in a bucket's hint the address that a look-up reads after this node, for the
+    /// prefetch.
     ///
     /// Context: the stripe's lock.
     #[inline(always)]
@@ -88,7 +89,7 @@ pub(super) struct Table<T: HashNode> {
     pub(super) generation: usize,
     /// The table of twice the size that this one is moving to.
     pub(super) next: AtomicPtr<Table<T>>,
-    /// Buckets before this one are moved, or somebody is at it.
+    /// Buckets before this one are moved, or being moved.
     pub(super) claimed: AtomicUsize,
     /// Buckets that are moved.
     pub(super) moved: AtomicUsize,
@@ -105,8 +106,8 @@ pub(super) enum Walk<'g, T> {
 impl<T: HashNode> Table<T> {
     pub(super) fn new(buckets: usize, generation: usize) -> Box<Self> {
         #[cfg(not(any(loom, shuttle)))]
-        // SAFETY: an atomic pointer of zeros is null, and a hint may be zeros (the contract of `HashNode`). They come from
-        // the system as they are first used, so that there is no pause here.
+        // SAFETY: an atomic pointer of zeros is null, and a hint may be zeros (the contract of `HashNode`). The
+        // system zeroes them on first use, so there is no pause here.
         let heads = unsafe { Box::new_zeroed_slice(buckets).assume_init() };
         #[cfg(any(loom, shuttle))]
         let heads = (0..buckets)
@@ -184,7 +185,7 @@ impl<T: HashNode> Table<T> {
             if node.link().hash() == hash && matches(node) {
                 return Walk::Found(node);
             }
-            // Acquire: as above.
+            // Acquire pairs with the Release that published the node.
             at = node.link().next.load(Ordering::Acquire);
         }
         if at.is_null() || at == self.marker(bucket) {
@@ -221,12 +222,12 @@ impl<T: HashNode> Table<T> {
         if first.is_null() {
             first = self.marker(bucket);
         }
-        // Release pairs with the Acquire of a reader that still stands on the node, from where it was
-        // before: it follows this to a node that was inserted by somebody else.
+        // Release pairs with the Acquire of a reader that still stands on the node at its old place: it follows
+        // this to a node that another thread inserted.
         link.next.store(first, Ordering::Release);
         // Release pairs with the Acquire in `search`: the node's content.
         head.first.store(node.as_ptr(), Ordering::Release);
-        // SAFETY: valid, as `link` is, which is a part of it.
+        // SAFETY: valid, because it contains `link`.
         unsafe { node.as_ref() }.store_hint(&head.hint);
     }
 
@@ -242,7 +243,7 @@ impl<T: HashNode> Table<T> {
             }
             if ptr::eq(at, node) {
                 let next = own(&node.link().next);
-                // Release pairs with the Acquire in `search`: hands on what `next` points to.
+                // Release pairs with the Acquire in `search`: passes on the node behind `next`.
                 place.store(next, Ordering::Release);
                 return true;
             }
@@ -274,7 +275,7 @@ impl<T: HashNode> Table<T> {
                 }
                 _ => {
                     next.push(tail, link);
-                    // Release pairs with the Acquire in `search`: who misses the node sees `next`, and
+                    // Release pairs with the Acquire in `search`: a reader that misses the node sees `next`, and
                     // the node in it.
                     place.store(self.marker(bucket), Ordering::Release);
                     return true;

@@ -34,7 +34,7 @@ fn mix(name: u64) -> u64 {
 }
 
 fn add(table: &RcuHash<Node>, name: u64) {
-    // SAFETY: a node of its own; freed by `free` at the end.
+    // SAFETY: a new node; freed by `free` at the end.
     unsafe { table.lock(mix(name)).insert(Node::boxed(name)) };
     table.tend();
 }
@@ -135,8 +135,7 @@ fn nodes_come_and_go_while_others_stay() {
     table.drain(free);
 }
 
-/// Has no room for anything after the first few.
-/// Its room, and how often it had none.
+/// Refuses everything after the first few. Its room, and how often it refused.
 struct Full(AtomicU64, AtomicU64);
 
 impl MetadataBound for Full {
@@ -155,7 +154,7 @@ impl MetadataBound for Full {
     }
 }
 
-/// Adds some, and has what is under way finished, whatever readers other tests have.
+/// Adds some nodes, and finishes the growth under way, whatever readers other tests have.
 fn add_all(table: &RcuHash<Node>, names: std::ops::Range<u64>) {
     for name in names {
         add(table, name);
@@ -176,7 +175,7 @@ fn without_room_the_chains_get_longer() {
     let refused = full.1.load(Ordering::Relaxed);
     assert!((1..20).contains(&refused), "{refused} refusals");
     assert!((0..500).all(|name| has(&table, name)));
-    // Room again: it is asked for, and had.
+    // There is room again: the table asks for it and gets it.
     full.uncharge(100_000);
     add_all(&table, 500..5000);
     assert!(table.buckets() >= 16 * small);

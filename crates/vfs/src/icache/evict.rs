@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  found since the last round?      spare it, once
-//!  held by somebody?                leave it
+//!  does it have a holder?            leave it
 //!  else, frozen:  judge says yes    unhash it; it is freed after its readers
 //!                            no     leave it
 //! ```
@@ -17,8 +17,8 @@
 //!
 //! # Differences from Linux
 //!
-//! There is no LRU list (`s_inode_lru`), so making an inode unused, or used again, touches no shared
-//! list. What that costs is in `docs/decisions/0015-inode-cache.md`.
+//! There is no LRU list (`s_inode_lru`), so an inode that becomes unused, or used again, touches no
+//! shared list. `docs/decisions/0015-inode-cache.md` has the cost of that.
 //!
 //! # Safety
 //!
@@ -29,9 +29,9 @@ use super::{CachedInode, InodeCache};
 use crate::slab::SlabArc;
 
 impl<T: CachedInode> InodeCache<T> {
-    /// Moves the clock's hand on over pages of inodes, until about `nr` are evicted or some times as many were passed:
-    /// those that nobody holds, that were not found since the hand last passed, or few would keep their page
-    /// (`Slab::shrink`), and that `judge` gives free: nothing would be lost. Returns how many were evicted; their memory
+    /// Moves the clock hand over pages of inodes, until about `nr` are evicted or a multiple of that was passed. It
+    /// evicts inodes without holders that were not found since the last pass, or of which few would keep their page
+    /// (`Slab::shrink`), if `judge` says that nothing would be lost. Returns how many were evicted; their memory
     /// comes back when their readers are gone.
     ///
     /// Several threads may do this at once: they share the hand.
@@ -41,7 +41,8 @@ impl<T: CachedInode> InodeCache<T> {
     pub fn shrink(&self, nr: usize, mut judge: impl FnMut(&T) -> bool) -> usize {
         let take_referenced = |inode: &T| CachedInode::link(inode).take_referenced();
         let evict = |inode: &T| self.try_evict(inode, 1, &mut judge);
-        // What holds inodes are names, which were given up before, and what waits for readers: that ends.
+        // Inodes are held by names, which were given up before, and by references that wait for
+        // readers, which ends.
         let evicted = self
             .slab
             .0
@@ -65,15 +66,15 @@ impl<T: CachedInode> InodeCache<T> {
         evicted
     }
 
-    /// Frees what waits for its readers, as far as they are gone, without waiting for any; how many inodes
-    /// still wait.
+    /// Frees waiting objects whose readers are gone, without waiting; returns how many inodes still wait.
     ///
     /// Context: no lock that the drop of an inode needs.
     pub fn reap(&self) -> usize {
         self.limbo.advance()
     }
 
-    /// Waits for readers, then frees what was given up before the call, but for what others have begun to free.
+    /// Waits for readers, then frees the objects given up before the call, except those that other
+    /// threads have begun to free.
     ///
     /// Context: as for [`reap`](Self::reap); waits for readers.
     pub fn flush_limbo(&self) {
@@ -87,7 +88,7 @@ impl<T: CachedInode> InodeCache<T> {
         self.limbo.barrier();
     }
 
-    /// Evicts an inode of which there are so many references, the cache's and the caller's.
+    /// Evicts an inode that has only these `references`, the cache's and the caller's.
     ///
     /// Context: in the read section in which it was met, or with a reference.
     fn try_evict(&self, inode: &T, references: u32, judge: &mut impl FnMut(&T) -> bool) -> bool {
@@ -115,7 +116,7 @@ impl<T: CachedInode> InodeCache<T> {
     }
 }
 
-/// Whether somebody holds it, or decides whether to evict it.
+/// Whether it has a holder, or a thread decides about its eviction.
 ///
 /// Context: in the read section in which it was met.
 fn is_held<T: CachedInode>(inode: &T) -> bool {

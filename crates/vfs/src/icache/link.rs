@@ -1,4 +1,4 @@
-//! What an inode carries for the cache: its hash link and its state word.
+//! The part of an inode that belongs to the cache: its hash link and its state word.
 //!
 //! # Model
 //!
@@ -6,7 +6,7 @@
 //! bit 0  NEW         being filled: finders wait until it is clear
 //! bit 1  GONE        out of the hash for good: evicted, removed, or its filling failed
 //! bit 2  REFERENCED  found since the clock's hand passed
-//! bit 3  WAITERS     somebody may sleep until NEW is clear
+//! bit 3  WAITERS     threads may sleep until NEW is clear
 //! ```
 //!
 //! A reference is a [`SlabArc`]; the cache owns one, as a pointer in the hash. A finder under RCU takes another
@@ -16,23 +16,22 @@
 //!
 //! # Invariants
 //!
-//! 1. The cache's own reference is given up by who took the inode out of the hash, under the bucket's lock, and kept
-//!    for its readers until a grace period is over.
-//! 2. It is frozen and thawed under the bucket's lock. GONE is set under it and never cleared. With the lock in hand,
-//!    what is in the hash is neither frozen nor gone.
+//! 1. The cache's own reference is given up by the thread that took the inode out of the hash, under the bucket's
+//!    lock, and kept for its readers until a grace period is over.
+//! 2. It is frozen and thawed under the bucket's lock. GONE is set under it and never cleared. So under the lock,
+//!    an inode in the hash is neither frozen nor gone.
 //! 3. NEW is set until the filling ends, and never again.
 //!
 //! # Memory ordering
 //!
-//! That of the counts, and: clearing NEW is `Release` and every look at it that lets a finder on is `Acquire`: it sees
-//! what was filled in. Waiting and waking is [`LockBits`]'s.
+//! That of the counts. In addition, clearing NEW is `Release`, and every look at it that lets a finder continue is
+//! `Acquire`: it sees the filled inode. Waiting and waking is [`LockBits`]'s.
 //!
 //! # Differences from Linux
 //!
-//! `i_count` and `I_FREEING` live under `i_lock`, which finders take. A finder that met `I_FREEING`
-//! goes to sleep until the inode is gone, and was never woken if the wake-up had come before it slept:
-//! upstream had to look whether the inode is still hashed. Here nobody sleeps for an inode that is
-//! being freed.
+//! `i_count` and `I_FREEING` live under `i_lock`, which finders take. A finder that met `I_FREEING` went to sleep
+//! until the inode was gone, and missed a wake-up that came before it slept: upstream had to check whether the
+//! inode is still hashed. Here no finder sleeps for an inode that is being freed.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::wait::{LockBits, WaitTable};
@@ -49,19 +48,19 @@ const FILLING: LockBits = LockBits {
     waiters: WAITERS,
 };
 
-/// What an inode carries for the cache that it is in; part of the inode, and made with it.
+/// The cache's part of an inode, made with it.
 pub struct InodeLink<T> {
     pub(super) hash: HashLink<T>,
     state: AtomicU64,
 }
 
-/// What a finder met.
+/// The state that a finder met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
-    /// Somebody fills it.
+    /// A thread is filling it.
     New,
     Filled,
-    /// It is out of the hash: what was filled in was not enough, or it was removed meanwhile.
+    /// It is out of the hash: its filling failed, or it was removed meanwhile.
     Gone,
 }
 
@@ -77,11 +76,11 @@ impl<T> InodeLink<T> {
     ///
     /// Context: the bucket's lock, under which it was taken out.
     pub(super) fn set_gone(&self) {
-        // Relaxed: who sees it goes to the bucket's lock, or lets the inode be.
+        // Relaxed: a thread that sees it takes the bucket's lock, or ignores the inode.
         self.state.fetch_or(GONE, Ordering::Relaxed);
     }
 
-    /// Ends the filling, and wakes who waits for that.
+    /// Ends the filling, and wakes its waiters.
     pub(super) fn end_filling(&self, waits: &WaitTable) {
         FILLING.clear(&self.state, waits, NEW);
     }

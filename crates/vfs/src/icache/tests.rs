@@ -6,7 +6,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::thread;
 use std::convert::Infallible;
 
-/// Counts what is charged, up to a limit.
+/// Counts charges, up to a limit.
 #[derive(Default)]
 struct Purse {
     charged: AtomicI64,
@@ -92,7 +92,7 @@ impl Setup {
         Self::fill(self.iget(ino))
     }
 
-    /// Evicts all that nobody holds; how many are left.
+    /// Evicts all inodes without holders; returns how many are left.
     fn evict_all(&self) -> usize {
         self.cache.shrink(usize::MAX, judge);
         self.cache.wait_for_limbo();
@@ -178,7 +178,7 @@ fn a_failed_filling_leaves_nothing() {
 }
 
 #[test]
-fn the_hand_spares_what_is_held_found_or_wanted() {
+fn the_hand_spares_inodes_held_found_or_wanted() {
     let s = setup(1 << 20);
     let held = s.get(1);
     s.get(2);

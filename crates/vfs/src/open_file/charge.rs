@@ -1,4 +1,4 @@
-//! What a handle takes of the bound.
+//! The memory of a handle, charged to the bound.
 
 use super::OpenFile;
 use foliocache_mm::{MetadataCharge, Mm, ReadaheadState};
@@ -15,7 +15,7 @@ impl<'a> HandleCharge<'a> {
         mem::forget(self);
     }
 
-    /// Gives back what a handle that goes was charged.
+    /// Returns the charge of a dropped handle.
     pub(super) fn give_back(mm: &'a Mm) {
         drop(Self(mm));
     }
@@ -30,7 +30,7 @@ impl Drop for HandleCharge<'_> {
 }
 
 impl OpenFile {
-    /// Charges the bound of `mm` for a handle: where a file is to be made, before it is there.
+    /// Charges the bound of `mm` for a handle; for a new file, before it is created.
     ///
     /// # Errors
     /// `ENOMEM` if there is no room.
@@ -50,7 +50,7 @@ impl OpenFile {
         }
     }
 
-    /// What a handle takes.
+    /// The memory of a handle.
     fn bytes() -> u64 {
         (size_of::<OpenFile>() + ReadaheadState::FIRST_BYTES) as u64
     }

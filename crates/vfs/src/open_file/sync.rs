@@ -1,4 +1,4 @@
-//! Making what was written through an open file durable, and telling of failures.
+//! Making writes through an open file durable, and reporting failures.
 
 use super::OpenFile;
 use foliocache_mm::ErrSeqCursor;
@@ -16,8 +16,8 @@ impl OpenFile {
         self.sync_with(&self.wb_err, false)
     }
 
-    /// Writes what is dirty to the backing store, without making it durable. Blocks for the I/O. For the end of a handle that
-    /// may write; does nothing for others.
+    /// Writes dirty data to the backing store, without making it durable. Blocks for the I/O. For the end of a
+    /// handle that may write; does nothing for others.
     ///
     /// # Errors
     /// As [`OpenFile::fsync`].
@@ -53,15 +53,15 @@ impl OpenFile {
         self.inode.ops().sync(&self.inode, datasync)
     }
 
-    /// As [`OpenFile::fsync`], or as [`OpenFile::fdatasync`], on behalf of somebody who may be gone
-    /// when it is done: this handle counts as told of a failure only once that somebody hands what
-    /// comes with the result to [`OpenFile::was_told`].
+    /// As [`OpenFile::fsync`], or as [`OpenFile::fdatasync`], for a caller that may be gone when it
+    /// ends: this handle has reported a failure only once the caller passes the returned cursor to
+    /// [`OpenFile::was_told`].
     pub fn sync_on_behalf(&self, datasync: bool) -> (Result<(), Errno>, ErrSeqCursor) {
         let cursor = self.wb_err.clone();
         (self.sync_with(&cursor, datasync), cursor)
     }
 
-    /// The result of a sync on somebody's behalf has reached him.
+    /// The result of a sync for a caller has reached it.
     pub fn was_told(&self, cursor: &ErrSeqCursor) {
         self.wb_err.advance_to(cursor);
     }

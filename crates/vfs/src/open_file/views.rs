@@ -1,4 +1,4 @@
-//! Views of an open file: what may be viewed through which handle.
+//! Views of an open file: which handles allow them.
 
 use foliocache_mm::{Iocb, View, ViewRequest};
 use foliocache_sys::Errno;

@@ -1,4 +1,4 @@
-//! What models have in place of the pages of a slab, and a model of those.
+//! Replaces the pages of a slab in models, and a model of those.
 //!
 //! # Memory ordering
 //!
@@ -7,8 +7,8 @@
 //!
 //! # Safety
 //!
-//! A model runs one thread at a time, and goes on with another only where a thread uses what the model watches. So what
-//! is not watched is changed by one thread at a time. Otherwise as stated in [`super`].
+//! A model runs one thread at a time, and switches threads only where a thread uses something that the model
+//! watches. So unwatched data is changed by one thread at a time. Otherwise as stated in [`super`].
 #![allow(unsafe_code)]
 
 use super::shared::COUNT_BYTES;
@@ -35,7 +35,7 @@ struct Page {
 
 const _: () = assert!(size_of::<Page>() <= 128);
 
-/// As that of `page`, with each object in a page of its own.
+/// As that of `page`, with each object in a separate page.
 pub(crate) struct Pool {
     layout: Layout,
     bound: Arc<dyn MetadataBound>,
@@ -46,7 +46,7 @@ pub(crate) struct Pool {
     given: Cell<usize>,
 }
 
-/// The number of an object of a pool, which somebody keeps; zero for none.
+/// The number of a pool's object that is kept alive; zero for none.
 #[cfg(shuttle)]
 pub(super) fn number_of(object: usize) -> usize {
     NonNull::new(ptr::with_exposed_provenance_mut(object)).map_or(0, |object| {
@@ -57,7 +57,7 @@ pub(super) fn number_of(object: usize) -> usize {
 
 // SAFETY: see the module's header.
 unsafe impl Send for Pool {}
-// SAFETY: as above.
+// SAFETY: see the module's header.
 unsafe impl Sync for Pool {}
 
 impl Pool {
@@ -91,7 +91,7 @@ impl Pool {
         // SAFETY: within the allocation.
         unsafe { page.cast().write(header) };
         self.pages.borrow_mut().push_back(page.cast());
-        // SAFETY: as above.
+        // SAFETY: within the allocation.
         unsafe { page.byte_add(BEFORE) }
     }
 
@@ -102,7 +102,7 @@ impl Pool {
 
     pub(crate) unsafe fn put(object: NonNull<u8>) {
         let page = Self::page_of(object);
-        // SAFETY: nobody uses the page any more.
+        // SAFETY: the page is no longer in use.
         let Page { pool, layout, .. } = unsafe { page.read() };
         pool.pages.borrow_mut().retain(|&other| other != page);
         // SAFETY: allocated so.
@@ -203,7 +203,8 @@ pub mod pages {
         /// Puts an object into a slot.
         pub fn alloc(&self, value: T) -> Paged<T> {
             let object: NonNull<T> = self.pool.take_uncharged().cast();
-            // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
+            // SAFETY: a free slot, of the size and alignment of a `T`, and private to this
+            // function.
             unsafe { object.write(value) };
             Paged(object)
         }

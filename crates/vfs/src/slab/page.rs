@@ -30,7 +30,7 @@ const HEADER: usize = 64;
 /// At the beginning of a page that is not free.
 #[repr(C)]
 struct Header {
-    /// A bit for each slot whose object a scan may visit. Zero in a free page, too.
+    /// A bit for each slot whose object a scan may visit. Zero in a free page too.
     #[cfg(not(loom))]
     visible: AtomicU64,
     home: Home,
@@ -74,10 +74,10 @@ struct Shard {
     closed: bool,
 }
 
-// SAFETY: it owns what it links, with its lock.
+// SAFETY: it owns its linked pages, under its lock.
 unsafe impl Send for Shard {}
 
-/// What a slab and its pages share.
+/// Shared by a slab and its pages.
 pub(crate) struct Pool {
     slot_bytes: usize,
     slots: u16,
@@ -212,7 +212,7 @@ impl Pool {
             // SAFETY: in the ring.
             let last = unsafe { shard.state(first) }.previous;
             if last != first {
-                // Relaxed: as above.
+                // Relaxed: a hint for the next call.
                 self.roomy.store(number, Ordering::Relaxed);
                 return Some(self.take_from(&mut shard, last));
             }
@@ -262,11 +262,11 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// Nobody uses the slot any more.
+    /// The slot is no longer in use.
     pub(crate) unsafe fn put(slot: NonNull<u8>) {
         let page = Self::page_of(slot);
         let slot: NonNull<u8> = page.cast().with_addr(slot.addr());
-        // SAFETY: it stays as it is while there is an object, and there is one.
+        // SAFETY: it does not change while there is an object, and there is one.
         let home = unsafe { Home::of(page) };
         // SAFETY: the page holds a reference of the pool (invariant 3), until `retire` takes it.
         let pool = unsafe { home.pool.as_ref() };
@@ -303,7 +303,7 @@ impl Pool {
         unsafe { Pool::retire(page) };
     }
 
-    /// Makes a free page one without objects, of which nobody knows.
+    /// Turns a free page into one without objects, which is not published yet.
     fn new_page(self: &Arc<Self>, page: u32, shard: usize, charged: bool) -> NonNull<Header> {
         let address: NonNull<Header> = self.supply.lock().address(page).cast();
         // The page's reference.
@@ -324,11 +324,11 @@ impl Pool {
         // A scan may look at `visible` meanwhile: it is not written.
         // SAFETY: within the page.
         let of_home = unsafe { &raw mut (*address.as_ptr()).home };
-        // SAFETY: a free page, and nobody else's.
+        // SAFETY: a free page, private to this function.
         unsafe { of_home.write(home) };
-        // SAFETY: as above.
+        // SAFETY: within the page.
         let of_state = unsafe { &raw mut (*address.as_ptr()).state };
-        // SAFETY: as above.
+        // SAFETY: a free page, private to this function.
         unsafe { of_state.write(state) };
         // For `page_of`, which is given an object.
         let _ = address.as_ptr().expose_provenance();
@@ -353,9 +353,9 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// It has no object and is in no ring, and nobody else does this.
+    /// It has no object and is in no ring, and no other thread retires it.
     unsafe fn retire(page: NonNull<Header>) {
-        // SAFETY: nobody else has the page.
+        // SAFETY: the page has no other users.
         let Home {
             pool,
             page,
@@ -398,7 +398,7 @@ impl Pool {
                 let empty = shard.first[1]
                     // SAFETY: in the ring.
                     .filter(|&page| unsafe { shard.state(page) }.live == 0)
-                    // SAFETY: as above.
+                    // SAFETY: in the ring.
                     .inspect(|&page| unsafe { shard.unlink(page) });
                 shard.free -= empty.map_or(0, |_| usize::from(self.slots));
                 empty
@@ -425,7 +425,7 @@ impl Pool {
         self.shards.iter().map(|shard| shard.lock().uncharged).sum()
     }
 
-    /// Objects that there is room for in the pages there are.
+    /// Objects that fit into the present pages.
     pub(crate) fn spare(&self) -> u64 {
         let free: usize = self.shards.iter().map(|shard| shard.lock().free).sum();
         free as u64
@@ -486,8 +486,8 @@ impl Pool {
         (charged + self.uncharged.load(Ordering::Relaxed)) as usize
     }
 
-    /// The objects of the next page that has memory, of those that are published; none if there is no such
-    /// page. The hand goes round by address, and pages are taken in that order.
+    /// The published objects of the next page that has memory; `None` if there is no such page. The hand goes round
+    /// by address, and pages are taken in that order.
     pub(crate) fn next_page(&self) -> Option<impl Iterator<Item = NonNull<u8>> + use<>> {
         let address = {
             let mut supply = self.supply.lock();
@@ -495,8 +495,8 @@ impl Pool {
             supply.address(page)
         };
         let page: NonNull<Header> = address.cast();
-        // Regions stay mapped as long as the pool, and what was given back reads as zero.
-        // Acquire pairs with the Release in `publish`.
+        // Regions stay mapped as long as the pool, and returned memory reads as zero. Acquire pairs
+        // with the Release in `publish`.
         // SAFETY: mapped, and written by atomics alone.
         let mut bits = unsafe { &(*page.as_ptr()).visible }.load(Ordering::Acquire);
         let slot_bytes = self.slot_bytes;
@@ -528,13 +528,13 @@ impl Home {
 }
 
 impl Shard {
-    /// What changes of a page of this shard.
+    /// The mutable part of a page of this shard.
     ///
     /// # Safety
     ///
     /// The page is of this shard, and not free.
     unsafe fn state(&mut self, page: NonNull<Header>) -> &mut State {
-        // SAFETY: it is there, and the lock that `self` was had by keeps all others away.
+        // SAFETY: it exists, and the lock through which `self` was obtained excludes all others.
         unsafe { &mut (*page.as_ptr()).state }
     }
 
@@ -549,7 +549,7 @@ impl Shard {
         let first = *self.first[usize::from(charged)].get_or_insert(page);
         // SAFETY: in the ring, or `page`.
         let last = std::mem::replace(&mut unsafe { self.state(first) }.previous, page);
-        // SAFETY: as above: a page that is in no ring comes before itself.
+        // SAFETY: in the ring, or `page`: a page that is in no ring precedes itself.
         unsafe { self.state(last) }.next = page;
         // SAFETY: the caller's contract.
         let state = unsafe { self.state(page) };
@@ -568,7 +568,7 @@ impl Shard {
         (state.next, state.previous) = (page, page);
         // SAFETY: pages of the ring.
         unsafe { self.state(next) }.previous = previous;
-        // SAFETY: as above.
+        // SAFETY: a page of the ring.
         unsafe { self.state(previous) }.next = next;
         // SAFETY: the caller's contract.
         let first = &mut self.first[usize::from(unsafe { Home::of(page) }.charged)];

@@ -8,26 +8,26 @@
 //! | `retired` | keep it whole for its RCU readers: [`SlabRetired`] | drops it, and gives up one of `weak`, likewise |
 //! | `weak` | keep its memory: [`SlabWeak`] | frees that |
 //!
-//! A cache that unpublishes an object [retires](SlabArc::retire) its reference into a limbo. So `strong` is of those who
-//! use the object, whatever waits: the last of them is known at once, and nobody gets a reference after it. A reader
-//! under RCU takes one unless `strong` is zero ([`SlabArc::try_from_borrow`]). A cache whose reference is the only
-//! one may [freeze](SlabArc::freeze) it, and then knows that nobody takes one.
+//! A cache that unpublishes an object [retires](SlabArc::retire) its reference into a limbo. So `strong` counts the
+//! users alone, without the waiting references: the last user is known at once, and no reference is given out after
+//! it. A reader under RCU takes one unless `strong` is zero ([`SlabArc::try_from_borrow`]). A cache with the only
+//! reference may [freeze](SlabArc::freeze) it, and then knows that no reader takes one.
 //!
 //! The counts lie before the object, so that an object that begins on a cache line has them on the line of the one
 //! before it.
 //!
 //! # Memory ordering
 //!
-//! To take one more by one that is had needs no order (`Relaxed`). Each decrement is a `Release`, and the last one puts
-//! an `Acquire` fence behind it: what others did to the object comes before its end. An exchange that takes `strong`
-//! from another value than zero, or to zero, is an `Acquire`, which pairs with the `Release` of those who gave a
-//! reference up, and of [`SlabArc::thaw`].
+//! Cloning a reference needs no order (`Relaxed`). Each decrement is a `Release`, and the last one is followed by
+//! an `Acquire` fence: all other users' actions on the object come before its end. An exchange that takes `strong`
+//! from another value than zero, or to zero, is an `Acquire`, which pairs with the `Release` of dropped references,
+//! and of [`SlabArc::thaw`].
 //!
 //! # Safety
 //!
-//! Each reference stands for one of its count, and all of a kind together for one of the next: who takes `retired` to
-//! zero owns the object, who takes `weak` to zero the slot. While `strong` is frozen its last references are the
-//! freezer's.
+//! Each reference stands for one of its count, and all of a kind together for one of the next: the thread that
+//! takes `retired` to zero owns the object, the thread that takes `weak` to zero the slot. While `strong` is frozen
+//! its last references belong to the freezer.
 #![allow(unsafe_code)]
 
 use super::{Pool, Slab, Slot};
@@ -46,7 +46,7 @@ pub(super) const COUNT_BYTES: usize = match cfg!(any(loom, shuttle)) {
     false => 16,
 };
 
-/// Nobody has so many references, unless they are lost in a loop.
+/// Only references leaked in a loop reach this number.
 const MOST: u32 = i32::MAX as u32;
 
 struct Counts {
@@ -71,7 +71,7 @@ impl Count {
         }
     }
 
-    /// Whether it was the last one; what others did comes before then.
+    /// Whether it was the last one; then all actions of the others come before.
     #[must_use]
     fn put(&self) -> bool {
         // Release pairs with the fence.
@@ -87,7 +87,7 @@ impl Count {
     #[must_use]
     fn upgrade(&self) -> bool {
         let more = |count: u32| (count > 0).then_some(count + 1);
-        // Acquire: see the module's header. Relaxed on failure: nothing is had then.
+        // Acquire: see the module's header. Relaxed on failure: no reference was taken.
         self.0
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, more)
             .is_ok()
@@ -103,12 +103,12 @@ fn counts_of<'a, T: ?Sized>(object: NonNull<T>) -> &'a Counts {
     unsafe { &*counts }
 }
 
-/// How often memory is asked for again, and how long is waited before.
+/// How often memory is requested again, and the wait before each attempt.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Memory for shared objects of at most 64 bytes of alignment and a third of a page, side by side in pages of
-/// their own, which are charged. A larger `T` does not compile.
+/// Memory for shared objects of at most 64 bytes of alignment and a third of a page, side by side in private pages,
+/// which are charged. A larger `T` does not compile.
 pub struct SharedSlab<T>(pub(crate) Slab<T>);
 
 impl<T> SharedSlab<T> {
@@ -125,9 +125,9 @@ impl<T> SharedSlab<T> {
         self.0.reserve().map(|slot| SlabArc::make(slot, make()))
     }
 
-    /// As [`SharedSlab::try_alloc`], where the object is needed whatever the bound says. While the bound is short it waits
-    /// a moment for others, who were asked to give up some of theirs: without that a kernel that walks a mount is ahead
-    /// of what it forgets, and thousands of inodes are not charged.
+    /// As [`SharedSlab::try_alloc`], for an object that is needed whatever the bound says. While the bound is short
+    /// it waits a moment for others, who were asked to give up memory: otherwise a kernel that walks a mount gets
+    /// ahead of its own forgets, and thousands of inodes are not charged.
     pub fn alloc(&self, value: T) -> SlabArc<T> {
         let mut slot = self.0.reserve();
         for _ in 0..TRIES {
@@ -145,7 +145,7 @@ impl<T> SharedSlab<T> {
         self.0.pool.bytes()
     }
 
-    /// Objects that there is charged room for. Some locks.
+    /// Objects that fit into charged memory. Some locks.
     pub fn spare(&self) -> u64 {
         self.0.pool.spare()
     }
@@ -158,18 +158,18 @@ pub struct SlabArc<T: ?Sized> {
 
 // SAFETY: as of an `Arc`: it shares a `T`, and the last one drops it.
 unsafe impl<T: ?Sized + Send + Sync> Send for SlabArc<T> {}
-// SAFETY: as above.
+// SAFETY: as an `Arc`: it shares a `T`, and the last one drops it.
 unsafe impl<T: ?Sized + Send + Sync> Sync for SlabArc<T> {}
 
 impl<T> SlabArc<T> {
-    /// An object in a slab of its own, that is not charged: for tests.
+    /// An object in a private slab, without a charge: for tests.
     pub fn new(value: T) -> Self {
         SharedSlab::new(Arc::new(Unbounded)).alloc(value)
     }
 
     fn make(slot: Slot<T>, value: T) -> Self {
         let object = slot.into_memory();
-        // SAFETY: a free slot, of the size and alignment of a `T`, and nobody else's.
+        // SAFETY: a free slot, of the size and alignment of a `T`, and private to this function.
         unsafe { object.write(value) };
         // SAFETY: the bytes before the object are its own, see `SharedSlab::new`.
         let counts = unsafe { object.byte_sub(COUNT_BYTES) };
@@ -178,7 +178,7 @@ impl<T> SlabArc<T> {
             retired: Count::one(),
             weak: Count::one(),
         };
-        // SAFETY: as above.
+        // SAFETY: the bytes before the object belong to it, see `SharedSlab::new`.
         unsafe { counts.cast().write(ones) };
         Self { object }
     }
@@ -236,12 +236,12 @@ impl<T> SlabArc<T> {
             .load(Ordering::Relaxed)
     }
 
-    /// Whether the caller's are all references there are, `references` of them. Then nobody gets one any more, until
-    /// [`SlabArc::thaw`]; and what the holders of others did comes before.
+    /// Whether the caller's `references` are all references. Then no one gets another, until [`SlabArc::thaw`], and
+    /// the actions of former holders come before.
     ///
     /// # Safety
     ///
-    /// These references are the caller's, if there are no others. It lets go of them by
+    /// These references are the caller's, if there are no others. It gives them up by
     /// [`SlabArc::retire_frozen`], or thaws them.
     pub(crate) unsafe fn freeze(object: &T, references: u32) -> bool {
         let strong = &counts_of(pointer_to(object)).strong.0;
@@ -268,9 +268,9 @@ impl<T> SlabArc<T> {
     ///
     /// # Safety
     ///
-    /// They are frozen by the caller, who has them no longer.
+    /// The caller has frozen them, and no longer owns them.
     pub(crate) unsafe fn retire_frozen(object: &T) -> SlabRetired<T> {
-        // The one of `retired` that they had together.
+        // The one of `retired` that they stood for together.
         SlabRetired {
             object: pointer_to(object),
         }
@@ -303,7 +303,7 @@ impl<T> SlabArc<T> {
     }
 }
 
-/// The object as a pointer with which it may be ended: a borrow may not be used for that.
+/// The object as a pointer that may end it, which a borrow may not.
 fn pointer_to<T>(object: &T) -> NonNull<T> {
     // The slot's provenance is exposed.
     let object = ptr::with_exposed_provenance_mut(ptr::from_ref(object).addr());
@@ -341,7 +341,7 @@ impl<T: ?Sized> Deref for SlabArc<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: it is there as long as this reference is.
+        // SAFETY: it exists as long as this reference does.
         unsafe { self.object.as_ref() }
     }
 }
@@ -387,13 +387,13 @@ pub struct SlabWeak<T> {
 
 // SAFETY: as of a `Weak`.
 unsafe impl<T: Send + Sync> Send for SlabWeak<T> {}
-// SAFETY: as above.
+// SAFETY: as a `Weak`.
 unsafe impl<T: Send + Sync> Sync for SlabWeak<T> {}
 
 impl<T> SlabWeak<T> {
     /// Whether the object is still in use, at this moment.
     pub fn is_alive(&self) -> bool {
-        // Relaxed: nothing is had.
+        // Relaxed: no reference is taken.
         counts_of(self.object).strong.0.load(Ordering::Relaxed) > 0
     }
 

@@ -63,14 +63,14 @@ impl Supply {
         unsafe { base.add(page % REGION_PAGES * PAGE_SIZE) }
     }
 
-    /// The page that the hand comes to next.
+    /// The next page of the hand.
     pub(super) fn next(&mut self) -> Option<u32> {
         let words = self.resident.len();
         let (first, bit) = (self.hand / 64, self.hand % 64);
         for step in 0..=words {
             // No region is mapped yet, though a page is charged already: there is nothing to come to.
             let at = (first + step).checked_rem(words)?;
-            // The first word from the hand on, and at the end of the round the rest of it.
+            // The first word from the hand on, and at the end of the round its other bits.
             let from = if step == 0 { u64::MAX << bit } else { u64::MAX };
             let word = self.resident[at] & from;
             if word != 0 {

@@ -1,4 +1,4 @@
-//! Slabs: how objects lie, what is used again, and what goes back.
+//! Slabs: the placement of objects, reuse of slots, and return of pages.
 
 use super::{SharedSlab, Slab, SlabArc, SlabBox};
 use crate::bound::{MetadataBound, Unbounded};
@@ -107,7 +107,8 @@ fn free_slots_in_pages_of_other_threads_are_used() {
         number % 10 == 0
     });
     let more: Vec<_> = (0..10).flat_map(|n| fill(n * 10_000)).collect();
-    // Two threads of one shard may each have made a page, of which one stayed empty and has gone since.
+    // Two threads of one shard may each have made a page, one of which stayed empty and has gone
+    // since.
     assert!(slab.pool.resident_pages().0 <= pages);
     drop(more);
 }
@@ -118,7 +119,7 @@ fn pages_without_objects_go_back() {
     let objects: Vec<_> = (0..100 * SLOTS).map(|n| slab.alloc(object(n))).collect();
     assert_eq!(slab.pool.resident_pages(), (100, 0));
     drop(objects);
-    // One is kept for the next object, and a few are for anybody.
+    // One is kept for the next object, and a few for all shards.
     assert_eq!(slab.pool.resident_pages(), (1, 16));
     let objects: Vec<_> = (0..100 * SLOTS).map(|n| slab.alloc(object(n))).collect();
     assert_eq!(slab.pool.resident_pages(), (100, 0));
@@ -154,7 +155,7 @@ fn objects_outlive_their_slab() {
 }
 
 #[test]
-fn threads_free_what_others_allocated() {
+fn threads_free_objects_of_other_threads() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let slab = Slab::new(Arc::new(Unbounded));
     let pool = Arc::downgrade(&slab.pool);
@@ -207,7 +208,7 @@ fn shared_objects_go_with_the_last_reference() {
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
 }
 
-/// A bound of so many pages.
+/// A bound of this many pages.
 struct Pages(AtomicUsize);
 
 impl MetadataBound for Pages {
@@ -236,7 +237,10 @@ fn pages_are_charged_as_long_as_they_have_memory() {
     );
     assert!(slab.reserve().is_none(), "there are no more pages");
     let refused = slab.reserve_uncharged().fill(object(1));
-    assert!(slab.reserve().is_none(), "nobody else gets into its page");
+    assert!(
+        slab.reserve().is_none(),
+        "no other object gets into its page"
+    );
     assert_eq!(slab.pool.uncharged(), 1);
     drop(refused);
     assert_eq!(slab.pool.uncharged(), 0);
@@ -255,10 +259,10 @@ fn pages_are_charged_as_long_as_they_have_memory() {
 }
 
 #[test]
-fn a_scan_passes_what_is_published_page_by_page() {
+fn a_scan_passes_published_objects_page_by_page() {
     let slab = Slab::new(Arc::new(Unbounded));
     let objects: Vec<_> = (0..3 * SLOTS).map(|n| slab.alloc(object(n))).collect();
-    // SAFETY: nobody scans when they are freed.
+    // SAFETY: no scan runs when they are freed.
     let publish = |each: &SlabBox<Object>| unsafe { super::publish(&**each) };
     objects.iter().step_by(2).for_each(publish);
     // SAFETY: in the slab.

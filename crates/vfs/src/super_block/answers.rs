@@ -1,19 +1,20 @@
-//! Answers about names, of questions that are asked at the same time.
+//! Concurrent questions about names, and their answers.
 //!
 //! # Model
 //!
-//! Two threads ask for one name while others give it to another file. Both answers were true when they were given, and
-//! nothing says which is the later one. If the earlier one were entered last, and believed until the change is told, a
-//! reader would see the new file first and then the old one. So an answer that another one of the same name has overtaken is
-//! asked for again, and what is entered beside another one is not believed.
+//! Two threads ask for one name while others give it to another file. Both answers were true when they were given,
+//! and nothing says which one is later. If the earlier one were entered last, and believed until the change is
+//! reported, a reader would see the new file first and then the old one. So an answer that was overtaken by another
+//! one of the same name is requested again, and an answer entered at the same time as another one is not believed.
 //!
-//! Names are told apart by their hash, which costs one question too many where two are alike.
+//! Names are compared by their hash; equal hashes cost one unnecessary question.
 //!
 //! # Memory ordering
 //!
-//! Acquire in [`Answers::begin`] pairs with Release in [`Question::enter`]: a question that begins after an answer was counted
-//! is not overtaken by it. An answer is counted before its dentry is put in place, and [`Question::is_last`] looks after that. The lock of
-//! the directory's dentry orders the two: of two answers the one that is put in place last sees that the other was counted.
+//! Acquire in [`Answers::begin`] pairs with Release in [`Question::enter`]: a question that begins after an answer
+//! was counted is not overtaken by it. An answer is counted before its dentry is put in place, and
+//! [`Question::is_last`] looks after that. The lock of the directory's dentry orders the two: of two answers, the
+//! one put in place last sees that the other was counted.
 
 use crate::dcache::Name;
 use crate::inode::Inode;
@@ -23,7 +24,7 @@ use std::array;
 /// Counts of answers. A model has few names.
 const COUNTS: usize = if cfg!(any(loom, shuttle)) { 4 } else { 256 };
 
-/// Times that a name is asked for, at most, before an answer is taken that another one has overtaken.
+/// Most times that a name is asked for before an overtaken answer is taken.
 pub(super) const TRIES: usize = 3;
 
 /// See the module.
@@ -43,7 +44,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// To be called before a name in a directory is asked for.
+    /// Call it before asking for a name in a directory.
     pub(super) fn begin(&self, dir: &Inode, name: &Name<'_>) -> Question<'_> {
         let entered = &self.0[name.hash_in(dir.ino() as usize) as usize % COUNTS];
         // Acquire: see the module's header.

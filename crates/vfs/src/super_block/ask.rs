@@ -1,10 +1,10 @@
-//! Asking the file system what a name leads to, for its attributes, and to open it.
+//! Asks the file system for the target of a name, for its attributes, and to open it.
 //!
 //! # Model
 //!
-//! What it says is believed by time, or, where somebody would tell of a change, until then: the directory is watched and
-//! its doubts are noted before the question, and compared after the answer. See [`Belief`](crate::Belief), invariant 1. Of answers that
-//! overtake each other, see [`answers`](super::answers).
+//! The answer is believed for a time, or, if changes are reported, until a change: the directory is watched and its
+//! doubts are noted before the question, and compared after the answer. See [`Belief`](crate::Belief), invariant 1.
+//! For answers that overtake each other, see [`answers`](super::answers).
 
 use super::answers::TRIES;
 use super::{Named, SuperBlock};
@@ -20,8 +20,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 impl SuperBlock {
-    /// Whether `credentials`, if there are any, allow an access. The attributes are asked for anew if they are
-    /// not believed any more.
+    /// Whether `credentials`, if given, allow an access. Requests the attributes if they are no longer believed.
     ///
     /// # Errors
     /// `EACCES`, those of [`FileSystem::getattr`](crate::FileSystem::getattr).
@@ -49,7 +48,7 @@ impl SuperBlock {
         }
     }
 
-    /// Asks for attributes; those of what is watched are believed until somebody tells of a change.
+    /// Requests attributes; those of a watched file are believed until a change is reported.
     ///
     /// # Errors
     /// Those of [`FileSystem::getattr`](crate::FileSystem::getattr).
@@ -81,8 +80,8 @@ impl SuperBlock {
         opened
     }
 
-    /// Runs `ask`, which takes over the attributes of what is no directory. They are believed until somebody tells of a change,
-    /// if somebody would.
+    /// Runs `ask`, which takes over the attributes of anything but a directory. They are believed until a change is
+    /// reported, if changes are reported.
     fn believing<R>(
         &self,
         Named { dentry, inode }: &Named,
@@ -97,7 +96,7 @@ impl SuperBlock {
         let answer = ask()?;
         if self.caches.fs.is_told_all(&dir, inode) {
             inode.attributes().believe_watched(doubts, now);
-            // Somebody may have been told who did not find the dentry there.
+            // A report may have come that did not find the dentry at its place.
             let above = dentry.parent().and_then(|dir| dir.inode());
             let moved = !above.is_some_and(|above| SlabArc::ptr_eq(&above, &dir));
             if moved || !dentry.is_hashed() || dir.attributes().doubts() != before {
@@ -108,7 +107,7 @@ impl SuperBlock {
         Ok(answer)
     }
 
-    /// As [`SuperBlock::getattr`], of a directory: its own watch tells.
+    /// As [`SuperBlock::getattr`], for a directory: its own watch reports changes.
     fn getattr_directory(&self, dir: &SlabArc<Inode>) -> Result<Attr, Errno> {
         let watched = self.belief.watch(dir);
         let (now, doubts) = (self.now(), dir.attributes().doubts());
@@ -119,8 +118,7 @@ impl SuperBlock {
         Ok(attr)
     }
 
-    /// Asks the file system for a name in a directory and enters what it says, which may be that there is
-    /// none.
+    /// Asks the file system for a name in a directory and enters the answer, which may be that it does not exist.
     ///
     /// Context: the directory's names locked, shared at least.
     pub(super) fn ask(
@@ -132,7 +130,7 @@ impl SuperBlock {
         self.ask_all(dir, inode, name).map(|(dentry, _)| dentry)
     }
 
-    /// As [`SuperBlock::ask`], and whether the attributes in memory are those that the file system was told at that.
+    /// As [`SuperBlock::ask`], and whether the attributes in memory are those of that answer.
     pub(super) fn ask_all(
         &self,
         dir: &DentryRef<Inode>,
@@ -162,7 +160,7 @@ impl SuperBlock {
         let (dentry, displaced) = self.caches.dcache.add_displacing(dir, name, found)?;
         let last = question.is_last();
         match watched {
-            // Somebody may have been told before there was a dentry to doubt.
+            // A report may have come before there was a dentry to doubt.
             true => {
                 let mut in_time = false;
                 inode.attributes().unless_doubted(doubts, || {

@@ -1,4 +1,4 @@
-//! Changes of names: the file system is told first, then the dentries.
+//! Changes of names: first in the file system, then in the dentries.
 //!
 //! # Locking
 //!
@@ -22,7 +22,7 @@ use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
-/// The mode of what `credentials` make in `dir`.
+/// The mode of a file that `credentials` create in `dir`.
 fn new_mode(credentials: Option<&Credentials>, dir: &Inode, kind: FileKind, mode: u32) -> u32 {
     credentials.map_or(mode, |credentials| credentials.new_mode(dir, kind, mode))
 }
@@ -30,7 +30,7 @@ fn new_mode(credentials: Option<&Credentials>, dir: &Inode, kind: FileKind, mode
 /// Changes of names. Errors are those of the [`FileSystem`](crate::FileSystem)'s operation, and `EACCES` and `EPERM` if
 /// `credentials` do not allow it.
 impl SuperBlock {
-    /// Runs a change of the names in `dir` by which `name` comes to lead to an inode.
+    /// Runs a change of the names in `dir` that makes `name` lead to an inode.
     fn make(
         &self,
         dir: &DentryRef<Inode>,
@@ -57,7 +57,7 @@ impl SuperBlock {
                 .renew(&inode)
                 .and_then(|()| credentials.check_create(&inode))
         {
-            // A name that is there is the first thing to be wrong.
+            // An existing name is the first error.
             return match self.caches.fs.lookup(&inode, name) {
                 Ok(_) => {
                     self.forget_absent(dir, &Name::new(name.as_bytes()));
@@ -86,7 +86,7 @@ impl SuperBlock {
         Ok(dentry)
     }
 
-    /// Somebody else made a name, outside. Context: the names of `dir` locked.
+    /// A name was made from outside. Context: the names of `dir` locked.
     fn forget_absent(&self, dir: &DentryRef<Inode>, name: &Name<'_>) {
         if let Some(dentry) = self.caches.dcache.lookup(dir, name)
             && dentry.is_negative()
@@ -95,8 +95,8 @@ impl SuperBlock {
         }
     }
 
-    /// Believes what a name in `dir` is by a change of our own, unless somebody was told of another one before the dentry
-    /// said so.
+    /// Believes the state of a name in `dir` after our own change, unless another change was reported before the
+    /// dentry was updated.
     ///
     /// Context: we have doubted once since `doubts` was taken.
     fn believe_ours(dentry: &DentryRef<Inode>, dir: &Inode, doubts: u32, until: u64) {
@@ -186,7 +186,8 @@ impl SuperBlock {
         })
     }
 
-    /// Takes a name away from what is no directory, see [`FileSystem::unlink`](crate::FileSystem::unlink).
+    /// Removes a name of anything but a directory, see
+    /// [`FileSystem::unlink`](crate::FileSystem::unlink).
     pub fn unlink(
         &self,
         dir: &DentryRef<Inode>,
@@ -252,7 +253,7 @@ impl SuperBlock {
                     self.caches.dcache.delete(&dentry);
                     Self::believe_ours(&dentry, &inode, doubts, until);
                 }
-                // Somebody else was faster, outside.
+                // The name was changed from outside.
                 Err(Errno::ENOENT | Errno::ESTALE) => self.caches.invalidate(&dentry),
                 Err(_) => {}
             }
@@ -280,8 +281,8 @@ impl SuperBlock {
         }
     }
 
-    /// Whether `credentials` may move a name; what is wrong with the names themselves comes first. Context:
-    /// the names of both directories locked.
+    /// Whether `credentials` may move a name; errors in the names themselves come first. Context: the names of both
+    /// directories locked.
     fn check_rename(
         &self,
         (from_dir, from): (&DentryRef<Inode>, &OsStr),
@@ -403,7 +404,7 @@ impl SuperBlock {
         }
         let (old, new) = (Name::new(from.as_bytes()), Name::new(to.as_bytes()));
         let asked = self.now();
-        // What moves is known before it does: a directory that somebody has open moves along.
+        // The moved file is looked up before the move: an open directory moves along.
         let moved = self.known(from_dir, &from_inode, &old)?;
         let files = self.to_be_written(&moved, (to_dir, &to_inode, &new), mode, written)?;
         if !files.is_empty() {
@@ -443,9 +444,9 @@ impl SuperBlock {
                 if let Some(replaced) = &replaced {
                     self.caches.expect(&to_inode, to.as_bytes(), replaced);
                 }
-                // What is replaced goes with its last reference.
+                // A replaced file goes with its last reference.
                 let exchanged = target.filter(|_| exchange);
-                // Where they will be others may tell of them, or nobody.
+                // At their new places changes may or may not be reported.
                 for moved in iter::once(&moved).chain(&exchanged) {
                     moved.believe(0);
                 }
@@ -465,7 +466,7 @@ impl SuperBlock {
                     }
                 }
             }
-            // Somebody else was faster, outside.
+            // The name was changed from outside.
             Err(Errno::ENOENT | Errno::ESTALE) => {
                 self.caches.invalidate(&moved);
                 if let Some(target) = target {
@@ -479,7 +480,7 @@ impl SuperBlock {
         renamed.map(|()| Vec::new())
     }
 
-    /// The dentry of a name that is there. Context: the names of `dir` locked.
+    /// The dentry of an existing name. Context: the names of `dir` locked.
     pub(super) fn known(
         &self,
         dir: &DentryRef<Inode>,

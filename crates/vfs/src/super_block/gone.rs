@@ -50,8 +50,8 @@ impl Caches {
         self.dcache.invalidate_telling(dentry, &expect);
     }
 
-    /// A name that led to `inode` leads elsewhere, or does not for long: if it is told to be lost, so may the inode be. To be called
-    /// before the dentry goes.
+    /// A name that led to `inode` leads elsewhere, or soon will: if its loss is reported, the inode may be gone
+    /// too. Call it before the dentry goes.
     pub(super) fn expect(&self, dir: &Inode, name: &[u8], inode: &SlabArc<Inode>) {
         let by_us = CachedInode::link(&**inode).is_gone();
         if by_us || !self.removed.is_used() || foliocache_sync::planted!(found_gone_not_expected) {
@@ -71,8 +71,8 @@ impl Caches {
         }
     }
 
-    /// As [`Caches::expect`], of dentries that had to make way for an answer about `name` in `dir`, which had `doubts` before it was
-    /// asked for.
+    /// As [`Caches::expect`], for dentries that were displaced by an answer about `name` in `dir`; the directory
+    /// had `doubts` before the question.
     pub(super) fn expect_displaced(
         &self,
         dir: &Inode,

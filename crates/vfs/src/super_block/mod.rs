@@ -12,18 +12,18 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever changes the names of a directory holds its lock exclusively, from before the file system is
-//!    told until the dentries say the same; whoever puts an answer of the file system into the cache holds
-//!    it shared from before the question. So no answer overtakes a change of our own.
-//! 2. Whoever changes attributes of an inode through this holds the same lock of it exclusively, from before the
-//!    permission to do so is checked until the file system has made the change. So nobody changes what is another
-//!    owner's by then.
+//! 1. A change of names in a directory holds its lock exclusively, from before the call of the file system until
+//!    the dentries are updated. An answer of the file system is entered into the cache with the lock held shared
+//!    from before the question. So no answer overtakes a change of our own.
+//! 2. A change of an inode's attributes through this holds the same lock of the inode exclusively, from before the
+//!    permission check until the file system has made the change. So no one changes a file that has another owner
+//!    by then.
 //! 3. How long a dentry is believed counts from before the question whose answer it is.
 //!
 //! # Locking
 //!
-//! *Order*: `rename`, then the directories (the one above first, else by address), then what the file
-//! system takes. Held over its I/O.
+//! *Order*: `rename`, then the directories (ancestors first, else by address), then the file system's locks. Held
+//! over its I/O.
 //!
 //! # Differences from Linux
 //!
@@ -74,7 +74,8 @@ use std::os::unix::ffi::OsStrExt;
 /// Buckets that the table of dentries begins with.
 const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
 
-/// Walks that come upon what is gone from the store, replaced by others for instance, before that is an error.
+/// Walks that may meet a file that is gone from the store, for instance replaced by others, before
+/// that is an error.
 pub(crate) const MAX_STALE: u32 = 8;
 
 /// A file system and its dentries.
@@ -86,19 +87,19 @@ pub struct SuperBlock {
     mm: Option<Arc<Mm>>,
     permissions: Arc<Generation>,
     shrinkable: Arc<Shrinkable>,
-    /// `None` where no thread could be started: then callers alone free what was given up.
+    /// `None` if no thread could be started: then only callers free discarded objects.
     reaper: Option<Reaper>,
     /// Held by whoever moves a name from one directory to another.
     rename: RankedMutex<()>,
     belief: Arc<Belief>,
 }
 
-/// A name with what it leads to.
+/// A name with its dentry and inode.
 #[derive(Clone)]
 pub struct Named {
     /// The name.
     pub dentry: DentryRef<Inode>,
-    /// What it leads to.
+    /// The inode behind it.
     pub inode: SlabArc<Inode>,
 }
 
@@ -112,8 +113,8 @@ impl Named {
 }
 
 impl SuperBlock {
-    /// A file system whose names are cached from now on. What they take is charged to the bound of `mm`, and
-    /// given up while memory is short, see [`Shrinker`].
+    /// Caches the names of a file system. Their memory is charged to the bound of `mm`, and given up while memory
+    /// is short, see [`Shrinker`].
     pub fn new(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> SuperBlock {
         let mut new = Self::of(fs, mm.clone());
         new.mm = Some(mm.clone());
@@ -130,7 +131,7 @@ impl SuperBlock {
         new
     }
 
-    /// One whose names are charged to nobody, and freed by callers alone.
+    /// A file system whose names are not charged, and freed only by callers.
     #[cfg(any(loom, shuttle))]
     pub fn unbounded(fs: Arc<dyn FileSystem>) -> SuperBlock {
         Self::of(fs, Arc::new(crate::bound::Unbounded))
@@ -191,7 +192,7 @@ impl SuperBlock {
         self.caches.give_up_removed();
     }
 
-    /// Gives up all names and inodes that nobody holds, whether or not memory is short. Waits for RCU readers.
+    /// Gives up all unheld names and inodes, whether or not memory is short. Waits for RCU readers.
     #[doc(alias = "drop_caches")]
     pub fn evict_unused(&self) {
         self.caches.dcache.evict_all();
@@ -204,13 +205,14 @@ impl SuperBlock {
         self.mm.as_ref().expect("names outside a model have one")
     }
 
-    /// Has somebody asked for inodes when memory is short, for as long as it lives.
+    /// Adds a holder of inodes, which is asked for them when memory is short, for as long as it
+    /// lives.
     pub fn add_holder(&self, holder: Weak<dyn InodeHolder>) {
         self.shrinkable.add_holder(holder);
     }
 
-    /// Gives up names and inodes that the caller held, as far as nobody else needs them. When this returns their
-    /// memory is free.
+    /// Gives up names and inodes that the caller held, unless they have other holders. Their memory is free when
+    /// this returns.
     ///
     /// Context: no lock; waits for RCU readers.
     pub fn give_up(&self, gone: Vec<Named>) {
@@ -232,7 +234,7 @@ impl SuperBlock {
         self.mm().metadata_was_refused()
     }
 
-    /// What the cache of names holds and did.
+    /// The contents and counters of the dentry cache.
     pub fn dentry_stats(&self) -> DentryStats {
         self.caches.dcache.stats()
     }
@@ -253,7 +255,7 @@ impl SuperBlock {
         self.belief.now()
     }
 
-    /// The attributes of what `path` leads to, from `start`.
+    /// The attributes of the file at `path`, from `start`.
     ///
     /// Where all of it is cached no lock is taken, no reference, and nothing is written that others
     /// write; else it may block on I/O.
@@ -332,7 +334,7 @@ impl SuperBlock {
         })
     }
 
-    /// Runs `act` on what it looks up, again if that is gone from the store since.
+    /// Runs `act` on the result of a look-up, again if it has gone from the store since.
     pub(crate) fn unless_stale<R>(
         &self,
         mut act: impl FnMut() -> Result<(DentryRef<Inode>, Result<R, Errno>), WalkError>,
@@ -340,7 +342,7 @@ impl SuperBlock {
         for _ in 0..MAX_STALE {
             let (dentry, done) = act()?;
             match done {
-                // What has the name now?
+                // Another file may have the name now.
                 Err(Errno::ESTALE) => self.caches.invalidate(&dentry),
                 done => return Ok(done?),
             }
@@ -348,8 +350,8 @@ impl SuperBlock {
         Err(Errno::ESTALE.into())
     }
 
-    /// If an operation on `dentries` failed since one of them is gone from the store: what has its name is asked for again. They keep
-    /// their places, since not all of them need be gone.
+    /// If an operation on `dentries` failed because one of them is gone from the store, their names are asked for
+    /// again. They keep their places, since not all of them need be gone.
     pub(crate) fn forget_stale<'a, R>(
         &self,
         done: &Result<R, Errno>,
@@ -360,7 +362,7 @@ impl SuperBlock {
         }
     }
 
-    /// What `path` leads to, from `start`.
+    /// The file at `path`, from `start`.
     ///
     /// # Errors
     /// As [`SuperBlock::stat`].
@@ -392,7 +394,7 @@ impl SuperBlock {
         })
     }
 
-    /// As [`SuperBlock::lookup_rcu`], for the inode alone: the dentry's count is left as it is.
+    /// As [`SuperBlock::lookup_rcu`], for the inode alone: the dentry's count does not change.
     pub(crate) fn inode_rcu(
         &self,
         start: &DentryRef<Inode>,
@@ -405,7 +407,7 @@ impl SuperBlock {
         })
     }
 
-    /// What `get` takes a reference of where a walk under RCU ends.
+    /// Runs `get`, which takes a reference, at the end of a walk under RCU.
     #[inline(always)]
     fn walk_rcu<R>(
         &self,
@@ -423,8 +425,7 @@ impl SuperBlock {
         get(&end, &rcu).ok_or(Stop::Bail)
     }
 
-    /// Whether the way to the last name of `path` is remembered by this thread: for tests, which could not tell
-    /// otherwise.
+    /// Whether this thread remembers the directory of `path`: for tests, which could not see it otherwise.
     #[doc(hidden)]
     pub fn remembers(
         &self,
@@ -460,8 +461,8 @@ impl SuperBlock {
         Err(Errno::ESTALE.into())
     }
 
-    /// What `name` in `dir` leads to. Always asks the file system: for a front door whose caller has a cache
-    /// of its own and comes to renew it.
+    /// The file with `name` in `dir`. Always asks the file system: for a front door whose caller revalidates its
+    /// own cache.
     ///
     /// # Errors
     /// Those of [`FileSystem::lookup`].
@@ -469,7 +470,8 @@ impl SuperBlock {
         self.lookup_attributes(dir, name).map(|(named, _)| named)
     }
 
-    /// As [`SuperBlock::lookup_name`], and whether the attributes in memory are those that the file system was told at that.
+    /// As [`SuperBlock::lookup_name`], and whether the attributes in memory are those of that
+    /// answer.
     ///
     /// # Errors
     /// As [`SuperBlock::lookup_name`].
@@ -490,7 +492,7 @@ impl SuperBlock {
         Ok((Named::new(found)?, told))
     }
 
-    /// What the cache says of a name in a directory, while that is believed.
+    /// The cached answer about a name in a directory, while it is believed.
     pub(crate) fn cached_child(
         &self,
         dir: &Named,
@@ -501,7 +503,7 @@ impl SuperBlock {
         (now < dentry.believed_until()).then_some(dentry)
     }
 
-    /// What a name in a directory leads to, by the cache or else by the file system.
+    /// The file with a name in a directory, from the cache or else from the file system.
     pub(crate) fn lookup_child(
         &self,
         dir: &Named,
@@ -513,7 +515,7 @@ impl SuperBlock {
             return Ok(Named::new(dentry)?);
         }
         let _names = dir.inode.names().read();
-        // Somebody else may have asked while we waited.
+        // Another thread may have asked while this one waited.
         if let Some(dentry) = cached() {
             return Ok(Named::new(dentry)?);
         }
@@ -540,7 +542,7 @@ impl SuperBlock {
         set: &SetAttr,
         credentials: Option<&Credentials>,
     ) -> Result<Attr, Errno> {
-        // From the check on, which looks at what others change.
+        // From the check on, which reads attributes that other threads change.
         let attributes = inode.names().write();
         let set = match credentials {
             Some(credentials) => {

@@ -9,10 +9,10 @@
 //! | attributes or the content of a name changed | the attributes of its inode |
 //! | attributes of the directory itself changed | these |
 //!
-//! Nothing is asked here. Our own changes are told, too, and cost a question each.
+//! Nothing is asked here. Our own changes are reported too, and cost a question each.
 //!
-//! A mount passes the answers of the file system to its kernel, which believes them for long. The mount is told, as an
-//! [`Observer`], of changes by others and of those that this process makes by other ways.
+//! A mount passes the answers of the file system to its kernel, which believes them for long. As an [`Observer`],
+//! the mount is told of changes by others and of those that this process makes by other ways.
 //!
 //! # Locking
 //!
@@ -33,18 +33,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 impl SuperBlock {
-    /// Tells somebody of changes, for as long as it lives.
+    /// Adds an observer, which is told of changes for as long as it lives.
     pub fn add_observer(&self, observer: Weak<dyn Observer>) {
         self.caches.observers.add(observer);
     }
 
-    /// Whether changes of names in a directory, of its own attributes, and of those of the files in it are told to the
+    /// Whether changes of names in a directory, of its attributes, and of those of its files are reported to the
     /// observers from now on.
     pub fn is_watched(&self, dir: &SlabArc<Inode>) -> bool {
         self.belief.watch(dir)
     }
 
-    /// Whether the store tells of changes in directories that can be watched, and [`SuperBlock::news_fd`] is there.
+    /// Whether the store reports changes in directories that can be watched, and
+    /// [`SuperBlock::news_fd`] exists.
     pub fn has_news(&self) -> bool {
         self.belief.news_fd().is_some()
     }
@@ -59,7 +60,7 @@ impl SuperBlock {
         self.belief.now();
     }
 
-    /// How long what is not watched may be believed: that there is something, or that there is not.
+    /// How long an unwatched answer may be believed, for an existing or a missing name.
     pub fn validity(&self, present: bool) -> Duration {
         match self.belief.until(0, present) {
             u64::MAX => Duration::MAX,
@@ -67,7 +68,8 @@ impl SuperBlock {
         }
     }
 
-    /// Whether a name is as it was when it was asked for, and somebody would have told.
+    /// Whether a name is unchanged since it was asked for, because a change would have been
+    /// reported.
     pub fn is_believed_as_watched(&self, named: &super::Named) -> bool {
         named.dentry.is_hashed() && epoch::is_watched(named.dentry.believed_until(), self.now())
     }

@@ -1,8 +1,9 @@
-//! The observers of a file system: mounts, which tell their kernels of changes.
+//! The observers of a file system: mounts, which report changes to their kernels.
 //!
 //! # Locking
 //!
-//! The list of observers is a leaf but for the calls of observers, which take leaves.
+//! The list has a lock of rank [`Observers`](Rank::Observers). It is held shared while observers are called, which may
+//! take [`Leaf`](Rank::Leaf) locks.
 
 use crate::belief::Told;
 use crate::inode::Inode;
@@ -15,8 +16,8 @@ use std::ffi::OsStr;
 ///
 /// Context of its methods: any locks of the file system may be held; they do not wait, and take leaf locks at most.
 pub trait Observer: Send + Sync {
-    /// Something may have changed. `inode` is what the name leads to, as far as that is known. `ours` where it was done
-    /// through the names of this process; that is told by the store once more if the directory is watched.
+    /// Something may have changed. `inode` is the file behind the name, if it is known. `ours` if the change was
+    /// made through the names of this process; the store reports it once more if the directory is watched.
     fn changed(&self, told: Told<'_>, inode: Option<&SlabArc<Inode>>, ours: bool);
 
     /// The directory that a name in `dir` led to was removed by others, not moved. Told a little after the removal,
@@ -27,8 +28,8 @@ pub trait Observer: Send + Sync {
     /// [`InodeOperations::writers`](crate::InodeOperations::writers) says.
     fn is_changed(&self, inode: &Inode);
 
-    /// Everything that happened before `began` ([`coarse_monotonic_ms`]) was told; unless it is `complete`, anything may
-    /// be missing.
+    /// Every change before `began` ([`coarse_monotonic_ms`]) was reported; unless it is `complete`, any may be
+    /// missing.
     ///
     /// [`coarse_monotonic_ms`]: foliocache_sys::clock::coarse_monotonic_ms
     fn was_told(&self, began: u64, complete: bool);

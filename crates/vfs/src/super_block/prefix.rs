@@ -14,17 +14,16 @@
 //! A prefix is remembered when it is walked a second time, if everything on the way is cached and there is
 //! no symbolic link and no `..` in it. A slot holds one prefix and gives way to the next that falls there.
 //!
-//! No dentry is held: an entry is an address, and good only while the [`Generation`]s of the places of
-//! directories and of their permissions are what they were before the prefix was walked. Any directory that
-//! moves, goes or gets another mode costs each entry a walk.
+//! No dentry is held: an entry is an address, and valid only while the [`Generation`]s of the places of directories
+//! and of their permissions have not changed since the prefix was walked. Any directory that moves, goes or gets
+//! another mode costs each entry a walk.
 //!
 //! # Invariants
 //!
 //! 1. An entry is the result of a walk that began after its two numbers were read. All names on the way are believed
 //!    until `until`.
-//! 2. The address of an entry is followed only in a read section, after both numbers were found to be
-//!    what they were, in the file system that they are of: an entry keeps the generation of places, so that
-//!    no other can lie at its address.
+//! 2. The address of an entry is followed only in a read section, after both numbers of its file system were found
+//!    unchanged: an entry keeps the generation of places, so no other generation can have its address.
 //!
 //! # Differences from Linux
 //!
@@ -71,7 +70,7 @@ struct Slot {
 
 struct Entry {
     hash: u64,
-    /// Of whose directories, and what its number was.
+    /// The generation of its file system's directories, and its number then.
     places: (Arc<Generation>, u64),
     permissions: u64,
     /// When it has to be walked again.
@@ -90,7 +89,8 @@ fn new_slots() -> Box<[Slot; SLOTS]> {
     Box::default()
 }
 
-/// Picks the slot, and tells most prefixes apart. Everything is compared before anything depends on it.
+/// Picks the slot, and distinguishes most prefixes. Everything is compared before anything depends
+/// on it.
 #[inline(always)]
 fn hash_of(mode: &RcuMode<'_>, start: &Dentry<Inode>, prefix: &[u8]) -> u64 {
     let who = mode.credentials.map_or(0, Credentials::tag);
@@ -111,8 +111,8 @@ fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     (remembered && !last.is_empty() && path.len() < MAX_PATH).then_some((prefix, last))
 }
 
-/// The directory that all but the last name of `path` leads to, and that name, if it is remembered from an
-/// earlier walk or becomes so now.
+/// The directory of the last name of `path`, and that name, if the directory is remembered from an earlier walk or
+/// becomes so now.
 #[inline(always)]
 fn find<'g, 'p>(
     mode: &RcuMode<'g>,
@@ -189,7 +189,7 @@ impl<'g> RcuMode<'g> {
         Ok(walk(self, start, path, flags, false)?.at)
     }
 
-    /// The end of a path of one name, as the walk has it; `None` where it takes more than a look-up.
+    /// The end of a path of one name, as the walk has it; `None` if it takes more than a look-up.
     #[inline(always)]
     fn plain_child(
         &mut self,

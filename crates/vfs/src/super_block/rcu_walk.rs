@@ -29,8 +29,8 @@ pub(crate) struct RcuMode<'g, const PLAIN: bool = false> {
 #[derive(Clone, Copy)]
 pub(crate) struct RcuAt<'g> {
     pub(crate) dentry: &'g Dentry<Inode>,
-    /// A `u32`, as wide as what is copied at once: a copy of half a word that was just stored waits until the
-    /// store is done.
+    /// A `u32` in a word of the width that copies load: loading a word after a store of its half would wait for the
+    /// store to complete.
     seq: u64,
     pub(crate) inode: &'g Inode,
 }
@@ -42,7 +42,7 @@ impl<'g> RcuAt<'g> {
         Self { dentry, seq, inode }
     }
 
-    /// The number that the dentry had.
+    /// The dentry's sequence number then.
     #[inline(always)]
     pub(crate) fn seq(&self) -> u32 {
         self.seq as u32

@@ -13,7 +13,7 @@ use crate::walk::{Mode, Stop};
 use foliocache_sys::Errno;
 use std::os::unix::ffi::OsStringExt;
 
-/// Walks to wherever the file system says.
+/// Walks where the file system leads.
 pub(crate) struct ReferenceMode<'a> {
     sb: &'a SuperBlock,
     credentials: Option<&'a Credentials>,

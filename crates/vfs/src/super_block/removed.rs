@@ -2,37 +2,41 @@
 //!
 //! # Model
 //!
-//! A descriptor that is kept for a file keeps its blocks, too. A removal through this process closes it. Of one by others
-//! somebody tells, at a moment at which nobody may wait: the name gets in line here, and the file system's
-//! [reaper](crate::limbo::Reaper) asks for each what became of it ([`FileSystem::give_up_removed`]). In a process
-//! that asks for no names, the reaper reads the news every [`LOOK`].
+//! A descriptor kept for a file keeps its blocks too. A removal through this process closes it. A removal from
+//! outside is reported at a moment at which no thread may wait: the name is queued here, and the file system's
+//! [reaper](crate::limbo::Reaper) asks for the state of each ([`FileSystem::give_up_removed`]). In a process that
+//! looks up no names, the reaper reads the news every [`LOOK`].
 //!
 //! ```text
 //!  told that a name is lost ── its dentry ──────────────────▶ line ──▶ the file system is asked
 //!                           └─ what was expected of it ──────▶  ▲
-//!  a name leads elsewhere, before that is told ──▶ expected ────┘ nobody can tell any more
+//!  a name leads elsewhere, before that is told ──▶ expected ────┘ no report can come any more
 //!                                                     └──────▶ dropped: all was told, and it was not lost
 //! ```
 //!
-//! A name may be found to lead elsewhere before the news are read. Then the dentry of the old file goes, and news that come
-//! afterwards would not find the file. So it is *expected* ([`Caches::invalidate`](super::caches::Caches::invalidate), [`Caches::expect_displaced`](super::caches::Caches::expect_displaced)) until the news
-//! of some time later are read, since a change can be seen a little before it is told. A file that was moved is not told to be
-//! lost, and keeps its pages.
+//! A look-up may find that a name leads elsewhere before the news are read. Then the dentry of the old file goes,
+//! and a later report would not find the file. So the file is *expected*
+//! ([`Caches::invalidate`](super::caches::Caches::invalidate),
+//! [`Caches::expect_displaced`](super::caches::Caches::expect_displaced)) until the news of some time later are
+//! read, since a change is visible a little before its report. A moved file is not reported as lost, and keeps its
+//! pages.
 //!
-//! A file whose removal is not told stays until the cache makes room. So do files beyond [`MOST`], and a file whose name was
-//! given up to make room: news of a name lead to no file then. To keep the names of such files would take the room that was
-//! to be made.
+//! A file whose removal is not reported stays until the cache makes room. So do files beyond [`MOST`], and a file
+//! whose name was evicted: then a report leads to no file. Keeping the names of such files would take the room that
+//! eviction is to make.
 //!
 //! # Invariants
 //!
-//! 1. Of a dentry that goes since its name leads elsewhere the file is expected before, or, if it is displaced, after, as long as the
-//!    directory has no more doubts than before the name was asked for: what is told later finds one of the two. With
-//!    more doubts it gets in line at once. A name that is told to be lost is doubted before the dentry is looked for, and once more before
-//!    what is expected is: a dentry that was displaced in between was asked about before the second doubt.
+//! 1. When a dentry goes because its name leads elsewhere, its file is expected before that. If the dentry is
+//!    displaced, the file is expected afterwards, provided that the directory has no more doubts than before the
+//!    question: a later report finds the dentry or the expected file. With more doubts the file is queued at once.
+//!    For a lost name, a doubt is counted before the dentry is looked for, and another one before the expected
+//!    files are: the question about a dentry that was displaced in between came before the second doubt.
 //!
 //! # Locking
 //!
-//! The line and the expected are leaves; dentries may be locked. The reaper asks without them.
+//! `line` and `expected` are [`Leaf`](Rank::Leaf) locks, so they may be taken while dentries are locked. The reaper asks
+//! the file system after it has released them.
 //!
 //! [`FileSystem::give_up_removed`]: crate::FileSystem::give_up_removed
 
@@ -51,20 +55,21 @@ use std::os::unix::ffi::OsStrExt;
 /// How often the reaper reads the news of a process that asks for nothing.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
-/// Files that wait at most, and so many that are expected.
+/// Most files that wait, and most that are expected.
 const MOST: usize = 16 << 10;
 
 /// A model frees by itself, and its files have no pages.
 pub(super) const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
-/// Milliseconds for which a file is expected to be told of at least: a change can be seen before it is told. In a model for ever.
+/// Milliseconds for which a file is expected at least: a change is visible before its report. In a
+/// model for ever.
 const EXPECTED_FOR: u64 = if IS_MODEL { 1 << 30 } else { 2000 };
 
 /// A file that may be gone.
 pub(super) enum Waiting {
-    /// A name, with what it led to.
+    /// A name, with its file.
     Named(DentryRef<Inode>),
-    /// A file that no name is known to lead to. Others may free it before the reaper comes.
+    /// A file without a known name. Others may free it before the reaper comes.
     Nameless(SlabWeak<Inode>),
 }
 
@@ -92,12 +97,14 @@ impl<F> Default for Expectations<F> {
 }
 
 impl<F> Expectations<F> {
-    /// Others may give one name to many files.
-    fn add(&mut self, place: impl FnOnce() -> Place, file: F, now: u64) {
-        if self.nr < MOST {
-            self.files.entry(place()).or_default().push((file, now));
-            self.nr += 1;
+    /// Expects a file, or returns it if there are too many. One name may have led to many files.
+    fn add(&mut self, place: impl FnOnce() -> Place, file: F, now: u64) -> Option<F> {
+        if self.nr >= MOST {
+            return Some(file);
         }
+        self.files.entry(place()).or_default().push((file, now));
+        self.nr += 1;
+        None
     }
 
     /// The files that a name led to, which is lost.
@@ -111,7 +118,8 @@ impl<F> Expectations<F> {
         taken
     }
 
-    /// All was told that happened before `began`, or not all of it: the files that are expected no longer.
+    /// All changes before `began` were reported, or some were lost: returns the files that are no
+    /// longer expected.
     fn told(&mut self, began: u64, complete: bool) -> Vec<(F, u64)> {
         let is_early = began < self.looked_at + EXPECTED_FOR;
         if self.files.is_empty() || complete && is_early {
@@ -168,7 +176,8 @@ pub(super) struct Removed {
 }
 
 impl Removed {
-    /// Has `reaper`, which calls [`Caches::give_up_removed`](super::caches::Caches::give_up_removed), woken for what gets in line.
+    /// Sets the `reaper` that is woken for queued files; it calls
+    /// [`Caches::give_up_removed`](super::caches::Caches::give_up_removed).
     pub(super) fn wake_when_added(&self, reaper: Reaper) {
         let _ = self.reaper.set(reaper);
     }
@@ -199,7 +208,8 @@ impl Removed {
 
     pub(super) fn expect(&self, dir: &Inode, name: &[u8], inode: SlabWeak<Inode>, now: u64) {
         let place = || (dir.ino(), name.to_vec());
-        self.expected.lock().add(place, inode, now);
+        let refused = self.expected.lock().add(place, inode, now);
+        drop(refused);
     }
 
     /// A name was lost. Does not wait.
@@ -209,7 +219,8 @@ impl Removed {
         self.push_expected(files);
     }
 
-    /// All was told that happened before `began`; not all of it, if it is not `complete`: then nobody tells what is gone.
+    /// Every change before `began` was reported; unless `complete`, some may be missing, and with
+    /// them removals.
     pub(super) fn was_told(&self, began: u64, complete: bool) {
         let over = self.expected.lock().told(began, complete);
         if !complete {
@@ -258,7 +269,7 @@ mod tests {
             let name = file.to_string().into_bytes();
             expected.add(|| (1, name), file, file as u64);
         }
-        // Those of the first half are told of by then.
+        // The reports of the first half are due by then.
         let began = EXPECTED_FOR + MOST as u64 / 2;
         assert_eq!(expected.told(began, true).len(), MOST / 2);
         assert_eq!(expected.told(began, true).len(), 0, "it was just looked");

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! A dentry keeps its inode, so names go first. Then the file system evicts inodes that nobody holds.
-//! Both are freed a grace period after they are given up.
+//! A dentry keeps its inode, so names go first. Then the file system evicts inodes without holders. Both are freed
+//! a grace period after they are given up.
 //!
 //! If that is too little, the rest is held. A mount holds inodes for its kernel, and can have them given back: it
 //! is asked to ([`InodeHolder`]), does so in its own time, and then gives up the inodes that came back
@@ -12,7 +12,7 @@
 //! # Locking
 //!
 //! `caches` is read by reclaim, tried only, and taken for writing once, when the file system goes. `holders`
-//! is a leaf.
+//! is a [`Leaf`](Rank::Leaf).
 
 use super::caches::Caches;
 use super::removed::LOOK;
@@ -24,7 +24,8 @@ use foliocache_sync::{Arc, Weak};
 
 /// A holder of inodes on behalf of others, which can have them given back.
 pub trait InodeHolder: Send + Sync {
-    /// About so many of the inodes that it holds are wanted back, with their names; whether some may come.
+    /// About this many of its inodes are wanted back, with their names; returns whether some may
+    /// come.
     ///
     /// Context: that of reclaim: does not wait, and takes no locks but leaves.
     fn want_back(&self, nr: usize) -> bool;
@@ -32,8 +33,8 @@ pub trait InodeHolder: Send + Sync {
 
 /// Memory reclaim's view of a `SuperBlock`; it is empty once that is dropped.
 ///
-/// Reclaim uses the caches under the lock and takes no reference out of it, so that it never is the last to
-/// let go of a file system, whose end may need memory.
+/// Reclaim uses the caches under the lock and takes no reference out of it, so it never drops the last reference to
+/// a file system, whose end may need memory.
 pub(super) struct Shrinkable {
     caches: RankedRwLock<Option<Arc<Caches>>>,
     holders: LeafMutex<Vec<Weak<dyn InodeHolder>>>,

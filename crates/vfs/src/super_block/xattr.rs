@@ -1,4 +1,4 @@
-//! Extended attributes, on somebody's behalf.
+//! Extended attributes, with a caller's credentials.
 //!
 //! # Locking
 //!

@@ -15,9 +15,9 @@ struct Node {
     ino: UnsafeCell<u64>,
 }
 
-// SAFETY: the number is written when nobody has the inode any more; that this is so is what the models check.
+// SAFETY: the number is written when the inode has no holders left, which the models check.
 unsafe impl Send for Node {}
-// SAFETY: as above.
+// SAFETY: the number is written when the inode has no holders left, which the models check.
 unsafe impl Sync for Node {}
 
 impl Node {
@@ -37,7 +37,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the inode has no holders left, which the models check.
         self.ino.with_mut(|ino| unsafe { *ino = 0 });
     }
 }
@@ -97,8 +97,8 @@ impl Setup {
     }
 }
 
-/// Runs both in threads of their own. Not one of them in the first thread: what that does between a spawn and
-/// the next switch of threads counts for loom as done before, and is not interleaved.
+/// Runs both on new threads. Neither runs on the first thread: its actions between a spawn and the next switch of
+/// threads are not interleaved by loom.
 fn race<A: 'static, B: 'static>(
     t: &Arc<Setup>,
     a: impl FnOnce(&Setup) -> A + 'static,
@@ -110,7 +110,7 @@ fn race<A: 'static, B: 'static>(
     (a.join().unwrap(), b.join().unwrap())
 }
 
-/// Ends the cache; what is left behind is noticed.
+/// Ends the cache; leftovers are detected.
 fn finish(setup: Arc<Setup>) {
     let Setup { cache, root } = Arc::into_inner(setup).expect("the threads are done");
     drop(root);
@@ -119,7 +119,7 @@ fn finish(setup: Arc<Setup>) {
 
 /// A file moves from "a" in the root to "b" in a directory, while `look` looks.
 fn move_and_look(look: impl Fn(&Setup, &DentryRef<Node>) + Copy + Send + Sync + 'static) {
-    // A move takes so many steps that two preemptions would take hours.
+    // A move takes too many steps: two preemptions would take hours.
     explore(1, 200, move || {
         let t = Setup::new();
         let dir = t.add(&t.root, "d", Node::new(2, true));

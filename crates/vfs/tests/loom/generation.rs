@@ -1,4 +1,4 @@
-//! What is remembered by its number, over the interleavings of who changes and who remembers.
+//! Results remembered by a number, over the interleavings of changing and remembering threads.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
@@ -17,9 +17,9 @@ struct World {
     first: UnsafeCell<u64>,
 }
 
-// SAFETY: `first` is written a grace period after it was taken away: what the models check.
+// SAFETY: `first` is written a grace period after its removal, which the models check.
 unsafe impl Send for World {}
-// SAFETY: as above.
+// SAFETY: `first` is written a grace period after its removal, which the models check.
 unsafe impl Sync for World {}
 
 impl World {
@@ -41,7 +41,7 @@ impl World {
         self.leads_to.store(2, Ordering::Relaxed);
     }
 
-    /// Frees the first: nobody is there any more.
+    /// Frees the first: it has no readers any more.
     fn free(&self) {
         rcu::synchronize();
         // SAFETY: see the impls above.
@@ -55,16 +55,16 @@ impl World {
         (!self.seq.read_retry(seq)).then_some(to)
     }
 
-    /// What one is led to by a memory of the first.
+    /// The target of a remembered way to the first.
     fn visit(&self) -> u64 {
         // SAFETY: see the impls above.
         self.first.with(|first| unsafe { *first })
     }
 }
 
-/// Who remembers goes there again only while it is there.
+/// A thread follows its memory only while the target exists.
 #[test]
-fn nothing_is_visited_that_was_freed() {
+fn no_freed_object_is_visited() {
     explore(2, 500, || {
         let world = World::new();
         let remembers = Arc::clone(&world);
@@ -93,9 +93,10 @@ fn nothing_is_visited_that_was_freed() {
     });
 }
 
-/// Once somebody has seen the change nobody whom he tells is led by his memory to what was before it.
+/// Once a thread has seen the change, no thread that it notifies follows its memory to the old
+/// state.
 #[test]
-fn no_memory_outlives_what_was_seen_to_change() {
+fn no_remembered_result_outlives_a_seen_change() {
     explore(2, 1000, || {
         let world = World::new();
         let told = Arc::new(AtomicU64::new(0));
@@ -103,7 +104,7 @@ fn no_memory_outlives_what_was_seen_to_change() {
         let reader = thread::spawn(move || {
             let number = remembers.generation.to_remember();
             let remembered = number.filter(|_| remembers.look() == Some(1));
-            // Told by the one who sees.
+            // Notified by the thread that sees it.
             if listens.load(Ordering::Acquire) == 1
                 && let Some(number) = remembered
             {

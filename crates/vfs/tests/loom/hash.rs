@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// Runs both sides of a race, each in a thread of its own.
+/// Runs both sides of a race, each on a new thread.
 fn beside(
     table: &Arc<Table>,
     one: impl FnOnce(&Table) + 'static,
@@ -91,7 +91,7 @@ fn growth_hides_nothing() {
 }
 
 #[test]
-fn growth_hides_nothing_from_who_holds_the_lock() {
+fn growth_hides_no_node_from_the_lock_holder() {
     explore(3, 100, || {
         let table = Table::new(1, &[0, 1]);
         let grow = |table: &Table| {
@@ -137,7 +137,7 @@ fn moved_away(table: &Table) {
 }
 
 #[test]
-fn a_node_that_moves_away_leads_nobody_astray() {
+fn a_reader_on_a_moving_node_finds_its_chain() {
     explore(3, 100, || {
         let table = Table::new(2, &[0, 2]);
         beside(&table, moved_away, |table| assert!(table.has(0)));

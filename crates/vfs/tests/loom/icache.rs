@@ -1,9 +1,9 @@
 //! The inode cache over all interleavings: finding against evicting against inserting, failed fillings, and
 //! sleepers that must wake.
 //!
-//! The counts of references are the code's own, so what holders leave behind is read with plain loads.
+//! The reference counts are the code's own, so the holders' last stores are read with plain loads.
 
-// Outside the model: what any execution of it has seen.
+// Outside the model: a finding of any of its executions.
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool as Flag;
 
@@ -12,7 +12,7 @@ use foliocache_sync::model::explore;
 use foliocache_sync::{Arc, thread};
 use foliocache_vfs::{CachedInode, Iget, InodeCache, InodeLink, SlabArc, Unbounded, hash_ino};
 
-/// What outlives an inode.
+/// The part that outlives an inode.
 struct Fate {
     dropped: AtomicBool,
     /// Torn down.
@@ -104,7 +104,7 @@ fn two_that_miss_make_one() {
     });
 }
 
-/// Who holds an inode keeps it, and whoever comes later gets the same.
+/// The holder of an inode keeps it, and a later finder gets the same one.
 #[test]
 fn finding_against_evicting() {
     explore(2, 900, || {
@@ -136,10 +136,10 @@ fn finding_against_evicting_against_inserting() {
     });
 }
 
-/// What upstream lost: a finder that goes to sleep for an inode that is already torn down. Here all that
-/// find come back; a sleeper whom nobody wakes is a deadlock, which the model reports.
+/// The wake-up that upstream lost: a finder goes to sleep for an inode that is already torn down. Here all finders
+/// return; a sleeper without a wake-up is a deadlock, which the model reports.
 #[test]
-fn a_finder_of_what_is_torn_down_comes_back() {
+fn a_finder_of_a_torn_down_inode_returns() {
     explore(2, 400, || {
         let cache = cache();
         let held = get(&cache);
@@ -159,7 +159,7 @@ fn a_finder_of_what_is_torn_down_comes_back() {
 
 /// The maker gives up while another waits for it: that one is woken, and makes its own.
 #[test]
-fn a_failed_filling_wakes_who_waits() {
+fn a_failed_filling_wakes_its_waiters() {
     explore(2, 1200, || {
         let cache = cache();
         let maker = spawn(&cache, |cache| {
@@ -174,7 +174,7 @@ fn a_failed_filling_wakes_who_waits() {
     });
 }
 
-/// Who judges sees what those did who had the inode, and nobody has it meanwhile.
+/// The judge sees all actions of the inode's former holders, and the inode has none meanwhile.
 #[test]
 fn a_dirty_inode_is_not_evicted() {
     static EVICTED: Flag = Flag::new(false);
@@ -229,8 +229,8 @@ fn nothing_is_freed_under_a_reader() {
     });
 }
 
-/// A file loses its name, and who has removed it tears it down if nobody else has it. A finder that came first may
-/// have it.
+/// A file loses its name, and the thread that removed it tears it down if there is no other holder. A finder that
+/// came first may hold it.
 fn find_remove_tear_down(tear_down: fn(SlabArc<Inode>), torn_down: &'static Flag) -> bool {
     let cache = cache();
     let held = get(&cache);
@@ -241,7 +241,7 @@ fn find_remove_tear_down(tear_down: fn(SlabArc<Inode>), torn_down: &'static Flag
     });
     let finder = spawn(&cache, |cache| {
         let found = find(cache)?;
-        // What a torn down inode shows may be of any age: it is read by an exchange.
+        // A load from a torn down inode may return an old value: an exchange reads the latest.
         let dead = found.fate.dead.fetch_or(false, Relaxed);
         Some((found, dead))
     });
@@ -264,7 +264,7 @@ fn nothing_is_torn_down_that_a_finder_has() {
     assert!(torn_down, "no execution tears anything down");
 }
 
-/// One of those who drop the last two references tears down, and one alone.
+/// Of the two threads that drop the last references exactly one tears down.
 #[test]
 fn of_two_that_drop_the_last_references_one_tears_down() {
     explore(2, 10, || {
@@ -288,7 +288,7 @@ fn of_two_that_drop_the_last_references_one_tears_down() {
 }
 
 #[test]
-fn canary_without_a_look_at_the_references_a_finder_has_what_is_torn_down() {
+fn canary_without_a_check_of_references_a_finder_holds_a_torn_down_inode() {
     static WRONG: Flag = Flag::new(false);
     static TORN_DOWN: Flag = Flag::new(false);
     explore(2, 400, || {

@@ -1,4 +1,5 @@
-//! Shared objects of a slab, and the slots of its pages, over the interleavings of who drops them.
+//! Shared objects of a slab, and the slots of its pages, over the interleavings of dropping
+//! threads.
 
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::model::explore;
@@ -6,16 +7,16 @@ use foliocache_sync::{Arc, thread};
 use foliocache_vfs::SlabArc;
 use foliocache_vfs::slab_model::Pages;
 
-/// Its owner writes to it at the end, and everybody reads before: loom sees if the two may meet.
+/// Its last owner writes to it at the end, and all others read it before: loom detects an overlap.
 struct Object {
     value: UnsafeCell<u64>,
     /// Tells whether the object was dropped.
     _counted: Arc<()>,
 }
 
-// SAFETY: `value` is written once it is nobody else's: what the model checks.
+// SAFETY: `value` is written once it has a single owner, which the model checks.
 unsafe impl Send for Object {}
-// SAFETY: as above.
+// SAFETY: `value` is written once it has a single owner, which the model checks.
 unsafe impl Sync for Object {}
 
 impl Object {
@@ -33,7 +34,7 @@ impl Drop for Object {
 }
 
 #[test]
-fn the_last_reference_drops_what_nobody_reads() {
+fn the_last_reference_drops_an_object_without_readers() {
     explore(3, 100, || {
         let counted = Arc::new(());
         let object = SlabArc::new(Object {

@@ -1,9 +1,9 @@
-//! Answers of a store that tells of its changes, beside these changes: `SuperBlock` as front doors call it, over a file
-//! system in memory that others change, too.
+//! Answers of a store that reports its changes, beside these changes: `SuperBlock` as front doors call it, over a
+//! file system in memory that is also changed from outside.
 //!
-//! In a model news count as read for no time at all. So whoever begins to look after a change has returned sees it,
-//! whatever others ask, enter or read meanwhile. Where a dentry is taken away from the name that is told, that holds once
-//! all have returned.
+//! In a model news are never recent enough to be used unread. So a reader that begins after a change has returned
+//! sees it, whatever others ask, enter or read meanwhile. If the reported name's dentry is removed at the same
+//! time, that holds once all have returned.
 //!
 //! Mutations that are found, in `belief`:
 //! - the epoch stays when news are lost;
@@ -13,12 +13,12 @@
 //! - `ask` does not compare the doubts, compares them without their lock, or believes by time where they differ;
 //! - `believe_ours` does not compare them;
 //! - `getattr` does not look whether the dentry is hashed, or in the directory that was watched;
-//! - a rename leaves what is believed of the name;
+//! - a rename leaves the belief of the name;
 //! - the listener looks for the dentry before it counts the doubt;
 //! - the listener begins no change of `permissions`, or of it and of `places`;
 //! - `invalidate` or `expect_displaced` expects nothing, or a file is expected until the next news alone;
-//! - the listener does not look for what is expected, or does before it looks for the dentry, or counts no second doubt in between
-//!   (in one of some 6,000 executions).
+//! - the listener does not look for the expected files, or does before it looks for the dentry, or counts no second
+//!   doubt in between (in one of some 6,000 executions).
 //!
 //! In `attr` and `inode`:
 //! - `believe` does not compare the doubts, or overwrites a later answer;
@@ -41,7 +41,7 @@ const FLAGS: WalkFlags = WalkFlags {
     beneath: true,
 };
 
-/// Longer than an execution takes: nothing is asked again because of its age.
+/// Longer than an execution takes: no answer expires.
 const LONG: Validity = Validity {
     present: Duration::from_secs(1000),
     absent: Duration::from_secs(1000),
@@ -53,7 +53,7 @@ const SHORT: Validity = Validity {
     absent: Duration::from_millis(1),
 };
 
-/// What a path leads to.
+/// The file at a path.
 fn walk(sb: &SuperBlock, path: &str) -> Option<u64> {
     walk_as(sb, path, None)
 }
@@ -66,12 +66,12 @@ fn walk_as(sb: &SuperBlock, path: &str, credentials: Option<&Credentials>) -> Op
     }
 }
 
-/// Somebody for whom a file is closed once it has changed.
+/// A user whom the changed file excludes.
 fn user() -> Credentials {
     Credentials::new(7, 7, &[])
 }
 
-/// How often what a path leads to has changed.
+/// How often the file behind a path has changed.
 fn changes(sb: &SuperBlock, path: &str) -> Option<u64> {
     match sb.stat(sb.root(), OsStr::new(path), FLAGS, None) {
         Ok(attr) => Some(attr.attributes.size),
@@ -84,8 +84,8 @@ const EXECUTIONS: usize = 2000;
 
 type Look = fn(&SuperBlock) -> Option<u64>;
 
-/// A thread looks while another changes the store from outside and a third reads the news: whoever begins to look after the
-/// change returned sees it.
+/// A thread looks while another changes the store from outside and a third reads the news: a look that begins after
+/// the change returned sees it.
 fn race(room: usize, look: Look, change: fn(&Names), before: Option<u64>, after: Option<u64>) {
     for (is_known, delay) in [(true, 0), (false, 0), (false, 100)] {
         sample_runs(EXECUTIONS, move || {
@@ -98,7 +98,7 @@ fn race(room: usize, look: Look, change: fn(&Names), before: Option<u64>, after:
             }
             let (looks, seen) = (sb.clone(), changed.clone());
             let looker = thread::spawn(move || {
-                // The third walk goes by what it remembers.
+                // The third walk uses the remembered prefix.
                 for _ in 0..4 {
                     // Acquire pairs with the Release below.
                     let over = seen.load(Ordering::Acquire) == 1;
@@ -143,7 +143,7 @@ fn a_name_that_is_made_outside_is_not_believed_to_be_missing() {
 }
 
 #[test]
-fn a_name_that_is_replaced_outside_does_not_lead_to_what_it_did() {
+fn a_name_replaced_from_outside_does_not_lead_to_the_old_file() {
     let replace = |names: &Names| names.move_to((B, "f"), (A, "f"), false).unwrap();
     race(
         9,
@@ -262,7 +262,8 @@ fn a_name_that_was_seen_to_lead_elsewhere_does_not_lead_back() {
     }
 }
 
-/// Attributes are asked for, while `unhash` takes the dentry away from where others find it, and others change them.
+/// Attributes are requested, while `unhash` removes the dentry from its place and others change
+/// them.
 fn race_for_attributes(unhash: fn(&SuperBlock), outside: fn(&Names)) {
     sample_runs(EXECUTIONS, move || {
         let names = Arc::new(Names::watched(LONG, Queue::new(9, &[])));
@@ -279,7 +280,7 @@ fn race_for_attributes(unhash: fn(&SuperBlock), outside: fn(&Names)) {
         for thread in threads {
             thread.join().unwrap();
         }
-        // The name alone: who asks for the attributes, too, knows them.
+        // The name alone: a query of the attributes would make them known.
         assert_eq!(walk(&sb, "a/f"), Some(FILE_OF_A));
         assert_eq!(changes(&sb, "a/f"), Some(1));
     });
@@ -304,8 +305,8 @@ fn attributes_of_a_displaced_dentry_are_not_believed() {
     race_for_attributes(ask, outside);
 }
 
-/// Others take the name of a file away, or give it to another, while somebody uses the name and news are read: the file system
-/// is asked whether the file is gone, once all was told.
+/// Others remove the name of a file, or give it to another one, while a thread uses the name and news are read:
+/// once every change was reported, the file system is asked whether the file is gone.
 fn race_for_a_file_that_is_gone(outside: fn(&Names), uses: [fn(&SuperBlock, &Dir); 2]) {
     sample_runs(EXECUTIONS, move || {
         let names = Arc::new(Names::watched(LONG, Queue::new(9, &[])));
@@ -382,8 +383,8 @@ fn a_file_is_given_up_whose_name_others_and_we_give_away() {
 
 type Dir = DentryRef<Inode>;
 
-/// As soon as the store says so that `name` in `dir` is there, or not, by a change of our own, somebody else changes it
-/// again and has the news read.
+/// As soon as our own change of `name` in `dir` is in the store, it is changed again from outside, and the news are
+/// read.
 fn race_with_ours(
     ours: fn(&SuperBlock, &Dir, &Dir) -> Result<(), Errno>,
     (dir, name, is_there): (u64, &'static str, bool),
@@ -441,7 +442,7 @@ fn a_name_that_we_move_and_others_remove_is_not_believed() {
     race_with_ours(rename, (B, "g", true), remove, None);
 }
 
-/// Nobody tells of the directory that it goes to.
+/// Changes in the target directory are not reported.
 fn race_with_our_rename(mode: RenameMode) {
     sample_runs(EXECUTIONS, move || {
         let names = Arc::new(Names::watched(SHORT, Queue::new(9, &[B])));

@@ -1,4 +1,4 @@
-//! A file system in memory that others change, too, and that may tell of it.
+//! A file system in memory that is also changed from outside, and that may report it.
 #![allow(dead_code, reason = "each model uses a part of it")]
 
 use foliocache_mm::AddressSpace;
@@ -19,7 +19,7 @@ pub(crate) const FILE_OF_A: u64 = 3;
 pub(crate) const B: u64 = 4;
 pub(crate) const FILE_OF_B: u64 = 5;
 
-/// What is known of the files by number.
+/// The known state of the files, by number.
 #[derive(Default)]
 struct Known {
     /// Grows with each change; the first one closes a directory to all but its owner, user 0.
@@ -31,9 +31,9 @@ struct Known {
     /// Writes to each file, and how many of them the store has.
     written: [u64; 6],
     stored: [u64; 6],
-    /// Files that were asked for since they may be gone.
+    /// Files that were asked for because they may be gone.
     looked_at: Vec<u64>,
-    /// What the store had when a name moved.
+    /// The store's contents when a name moved.
     moves: Vec<(RenameMode, [u64; 6])>,
 }
 
@@ -86,7 +86,7 @@ impl InodeOperations for Ops {
     fn write_and_wait(&self, inode: &Inode) -> Result<(), Errno> {
         let file = inode.ino() as usize;
         let written = self.known.lock().written[file];
-        // What is written from here on is not on its way.
+        // Later writes do not count as under way.
         let stored = &mut self.known.lock().stored[file];
         *stored = written.max(*stored);
         Ok(())
@@ -115,7 +115,7 @@ struct Queued {
     watched: Vec<(u64, SlabWeak<Inode>)>,
     events: Vec<Event>,
     lost: bool,
-    /// Nobody reads the news yet.
+    /// The news are not to be read yet.
     held_back: bool,
 }
 
@@ -182,7 +182,7 @@ impl News for Queue {
     }
 }
 
-/// A directory's number, a name in it, and what that leads to.
+/// A directory's number, a name in it, and the inode behind it.
 type Entry = (u64, OsString, SlabArc<Inode>);
 
 /// Names in memory.
@@ -201,7 +201,7 @@ impl Names {
         Self::of(Belief::new(Validity::FOR_EVER), Queue::new(0, &[]))
     }
 
-    /// The same, whose changes are told.
+    /// The same, with reports of its changes.
     pub(crate) fn watched(validity: Validity, queue: Arc<Queue>) -> Names {
         Self::of(Belief::watching(validity, queue.clone()), queue)
     }
@@ -260,7 +260,7 @@ impl Names {
         self.known.lock().asked
     }
 
-    /// Whether it was asked for a file since that may be gone.
+    /// Whether it was asked about a file that may be gone.
     pub(crate) fn looked_at(&self, file: u64) -> bool {
         self.known.lock().looked_at.contains(&file)
     }
@@ -282,14 +282,14 @@ impl Names {
         found.map(|moved| moved.1)
     }
 
-    /// Waits for so many steps.
+    /// Waits for this many steps.
     pub(crate) fn wait(&self, steps: usize) {
         for _ in 0..steps {
             self.asked();
         }
     }
 
-    /// What a name leads to.
+    /// The file behind a name.
     pub(crate) fn leads_to(&self, dir: u64, name: &str) -> Option<u64> {
         let entries = self.entries.lock();
         find(&entries, dir, OsStr::new(name)).map(|at| entries[at].2.ino())
@@ -343,7 +343,7 @@ impl Names {
         Ok(())
     }
 
-    /// Changes the attributes of what has a name.
+    /// Changes the attributes of the file with a name.
     pub(crate) fn touch(&self, dir: u64, name: &str) {
         let entries = self.entries.lock();
         let at = find(&entries, dir, OsStr::new(name)).expect("it is there");

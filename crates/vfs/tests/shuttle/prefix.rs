@@ -1,7 +1,8 @@
-//! What a thread remembers of its paths, beside changes of the directories on them: the walk, the prefixes and the
-//! changes of names as front doors call them, over a file system in memory.
+//! The prefixes that a thread remembers, beside changes of the directories on its paths: the walk, the prefixes and
+//! the changes of names as front doors call them, over a file system in memory.
 //!
-//! A walk may say what was true at any moment of it, and nothing that was over before it began.
+//! The result of a walk may be the state at any moment of it, but none that was over before it
+//! began.
 
 use crate::names::{FILE_OF_A, FILE_OF_B, Names};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use foliocache_sys::Errno;
 use foliocache_vfs::{RenameMode, SuperBlock, WalkError, WalkFlags};
 use std::ffi::OsStr;
 
-/// What `a/f` leads to.
+/// The file behind `a/f`.
 fn walk(names: &SuperBlock) -> Option<u64> {
     let flags = WalkFlags {
         follow: true,
@@ -24,7 +25,7 @@ fn walk(names: &SuperBlock) -> Option<u64> {
     }
 }
 
-/// One thread walks to `a/f` so many times before, from the third on by what it remembers, and on while
+/// One thread walks to `a/f` `before` times first, from the third on by its remembered prefixes, and then while
 /// another makes `change`, after which it leads to `after`.
 fn race(before: usize, change: fn(&SuperBlock), after: Option<u64>) {
     sample(1500, move || {

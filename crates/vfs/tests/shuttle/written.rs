@@ -1,4 +1,4 @@
-//! Renames that take the place of another file, beside a writer and other renames: what was written before such a rename is in
+//! Renames that replace another file, beside a writer and other renames: data written before such a rename is in
 //! the store before the name is.
 
 use crate::names::{B, FILE_OF_A, FILE_OF_B, Names};
@@ -8,7 +8,8 @@ use foliocache_sys::Errno;
 use foliocache_vfs::{RenameMode, SuperBlock, WalkFlags};
 use std::ffi::OsStr;
 
-/// Renames `a/f` to `b/f`, unless it is gone, and checks that the store had of what moved what was written before.
+/// Renames `a/f` to `b/f`, unless it is gone, and checks that the store had the moved file's
+/// earlier writes.
 fn rename(names: &SuperBlock, store: &Names, mode: RenameMode) {
     let flags = WalkFlags {
         follow: true,
@@ -65,16 +66,16 @@ fn race(modes: &'static [RenameMode]) {
 }
 
 #[test]
-fn a_file_that_is_renamed_over_another_brings_what_was_written_before() {
+fn a_file_renamed_over_another_brings_its_earlier_writes() {
     race(&[RenameMode::Replace]);
 }
 
 #[test]
-fn files_that_change_places_bring_what_was_written_before() {
+fn exchanged_files_bring_their_earlier_writes() {
     race(&[RenameMode::Exchange]);
 }
 
 #[test]
-fn a_file_that_another_rename_puts_in_place_brings_what_was_written_before() {
+fn a_file_put_in_place_by_another_rename_brings_its_earlier_writes() {
     race(&[RenameMode::Exchange, RenameMode::Replace]);
 }

@@ -1,9 +1,9 @@
-//! The dentry cache with everything at once: look-ups of both kinds, adds, removals, renames, exchanges,
-//! eviction and invalidation, over a world that says what is true.
+//! The dentry cache under concurrent look-ups of both kinds, adds, removals, renames, exchanges, eviction and
+//! invalidation, against a world that holds the truth.
 //!
-//! The world is a table of names for each directory, behind the directory's lock, as a file system would have
-//! it. Under that lock the cache never says anything else; without it, what a walk under RCU finds and checks
-//! is consistent in itself; and at the end nothing is left.
+//! The world is a table of names for each directory, behind the directory's lock, as in a file system. Under that
+//! lock the cache always agrees with it; without it, the checked result of a walk under RCU is consistent in
+//! itself; and at the end nothing is left.
 
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::{Arc, RwLock, rcu, thread};
@@ -62,7 +62,7 @@ impl MetadataBound for Account {
 }
 
 type Table = HashMap<u64, SlabArc<Node>>;
-/// A directory, with its lock and what is true of it.
+/// A directory, with its lock and its true contents.
 type Directory = (DentryRef<Node>, RwLock<Table>);
 
 struct World {
@@ -150,7 +150,7 @@ impl World {
         })
     }
 
-    /// What a file system's look-up does on a miss, and the check that the cache says what is true.
+    /// A file system's look-up on a miss, and the check that the cache agrees with the world.
     fn resolve(&self, dir: usize, table: &Table, number: u64) -> DentryRef<Node> {
         let text = name(number);
         let name = Name::new(text.as_bytes());

@@ -51,15 +51,15 @@ fn get<'a>(cache: &'a InodeCache<Inode>, ino: u64, live: &Arc<AtomicI64>) -> Ige
     iget
 }
 
-/// Evicts all that nobody holds; how many are left.
+/// Evicts all inodes without holders; returns how many are left.
 fn evict_all(cache: &InodeCache<Inode>, judge: impl Fn(&Inode) -> bool) -> usize {
     cache.shrink(usize::MAX, &judge);
     cache.wait_for_limbo();
     cache.len()
 }
 
-/// Writers of their own files, makers that fail, removers and evictors, all over a few identities. The next
-/// inode of an identity starts from what the one before had written, or else a write was lost.
+/// Writers of different files, makers that fail, removers and evictors, all over a few identities. The next inode
+/// of an identity starts with the last write of the previous one, or else a write was lost.
 #[test]
 fn no_write_is_lost() {
     const INOS: u64 = 60;
@@ -69,7 +69,7 @@ fn no_write_is_lost() {
     let store: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
     let expected: Vec<AtomicU64> = (0..INOS).map(|_| AtomicU64::new(0)).collect();
     let hits = AtomicU64::new(0);
-    // Nobody has the inode meanwhile.
+    // The inode has no holders meanwhile.
     let judge = |inode: &Inode| {
         if inode.dirty.load(Relaxed) {
             inode.dirty.store(false, Relaxed);
@@ -104,7 +104,7 @@ fn no_write_is_lost() {
                             inode
                         }
                     };
-                    // Each thread writes files of its own.
+                    // Each thread writes separate files.
                     if ino % 2 == part {
                         let last = expected[ino as usize].load(Relaxed);
                         assert_eq!(inode.value.load(Relaxed), last, "a write was lost");

@@ -1,4 +1,4 @@
-//! What the tests have in common with the models: memory for nodes from the heap, and numbers as entries.
+//! Shared by the tests and the models: memory for nodes from the heap, and numbers as entries.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 

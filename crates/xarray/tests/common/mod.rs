@@ -31,7 +31,7 @@ pub(crate) fn range(
     })
 }
 
-/// What the index should hold: first index → order, entry, marks.
+/// The expected contents of the index: first index → order, entry, marks.
 type Model = BTreeMap<u64, (u32, Entry, [bool; Mark::ALL.len()])>;
 
 /// Bytes as a source of operations; ends with the bytes.
@@ -191,7 +191,7 @@ impl Run {
         Some(())
     }
 
-    /// Erases an entry if it is the one that is expected.
+    /// Erases an entry if it is the expected one.
     fn erase_if(&mut self, source: &mut Source<'_>) -> Option<()> {
         let index = source.index()?;
         let foreign = self.entry();

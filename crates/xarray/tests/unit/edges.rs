@@ -32,7 +32,7 @@ fn insert(xa: &XArray, index: u64, order: u32) -> Result<(), InsertError> {
 struct Aligned(#[allow(dead_code, reason = "has an address")] u64);
 
 #[test]
-fn entries_keep_what_they_were_given() {
+fn entries_return_the_stored_value() {
     let target = Aligned(7);
     let entry = Entry::from_ptr(NonNull::from(&target));
     assert_eq!(entry.as_ptr::<Aligned>(), NonNull::from(&target));
@@ -235,7 +235,7 @@ fn a_slot_reference_sees_its_entry_leave_and_return() {
 }
 
 #[test]
-fn the_pool_says_what_it_lacks() {
+fn a_failed_preload_returns_the_missing_memory() {
     let pool = pool(1);
     let xa = XArray::new(Arc::clone(&pool));
     let nodes = pool.preload(1).map(|_| pool.stats().nodes).unwrap();
@@ -284,9 +284,10 @@ fn shrinking_keeps_the_chunks_in_use() {
     assert_eq!(xa.load(0, &rcu::read_lock()), Some(entry(0)));
 }
 
-/// Whoever asked while the index was empty, or another tree, splits what came since.
+/// A caller that preloaded while the index was empty, or another tree, splits entries that came
+/// since.
 #[test]
-fn the_bound_for_a_range_suffices_to_split_what_came_since() {
+fn the_bound_for_a_range_suffices_to_split_later_entries() {
     for (order, before) in (1..=MAX_ORDER).flat_map(|order| [(order, None), (order, Some(0))]) {
         let xa = array();
         if let Some(before) = before {

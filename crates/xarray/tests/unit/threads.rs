@@ -33,7 +33,8 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// Clustered, so that nodes fill and empty; the last cluster reaches up to what never moves.
+    /// Clustered, so that nodes fill and empty; the last cluster reaches up to the entry that never
+    /// moves.
     fn index(&mut self) -> u64 {
         (self.next() % 16 * (SPAN / 16) + self.next() % 200) % SPAN
     }
@@ -89,7 +90,7 @@ fn write(xa: &XArray, random: &mut Random, operations: u64) {
             4 | 5 => {
                 if let Some(extent) = erase(xa, index) {
                     let (first, order) = check(extent.entry, index);
-                    // It may be what halving left of the entry.
+                    // It may be a part of the entry after halving.
                     assert!(first == extent.index && order >= extent.order);
                 }
             }
@@ -133,7 +134,7 @@ fn read(xa: &XArray, random: &mut Random) -> u64 {
         let index = random.index();
         if let Some((entry, slot)) = xa.load_slot(index, &rcu) {
             check(entry, index);
-            // What it was checked for is there, or something else is.
+            // The expected entry is there, or another one is.
             if !slot.holds()
                 && let Some(now) = xa.load(index, &rcu)
             {

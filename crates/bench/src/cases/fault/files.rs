@@ -46,7 +46,7 @@ pub(super) fn kernels(path: &Path, len: usize, written: bool) -> io::Result<Loop
 /// The kind of a file of ours.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A fault maps at most so many bytes.
+    /// Most bytes that a fault maps.
     Around(u32),
     /// In huge pages.
     Huge,
@@ -54,7 +54,7 @@ pub(super) enum Kind {
     Locked(LockedAccess),
 }
 
-/// A new file of ours in a cache of its own, written in large pieces, in a directory or else in memory alone.
+/// A new file of ours in a new cache, written in large pieces, in a directory or in memory.
 pub(super) fn ours(
     folder: Option<&Folder>,
     len: usize,

@@ -83,7 +83,7 @@ impl Outsider {
         })
     }
 
-    /// Writes a file anew, as long as before; what it begins with now.
+    /// Rewrites a file at the same length; returns its new beginning.
     pub(super) fn change(&mut self, name: &str) -> io::Result<String> {
         self.changes += 1;
         let begins = format!("{} ", self.changes);
@@ -151,8 +151,8 @@ pub(super) fn read_kernel(tree: &Tree, name: &CString, len: usize) -> io::Result
     whole(read, len)
 }
 
-/// Whether a file that now begins with this is shown so, and with another time than before. The time is
-/// asked for first: opening the file may look at the source, and shows what `metadata` has not seen.
+/// Whether a file shows this new beginning, with another time than before. The time is read first: opening the file
+/// may look at the source, and would show a change that `metadata` missed.
 fn is_seen(
     directory: &Directory,
     name: &str,

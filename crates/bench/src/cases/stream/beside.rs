@@ -4,15 +4,15 @@ use crate::cases::prelude::*;
 use crate::file_bed::{By, FILE, FileBed};
 use crate::streams::{Shape, Time};
 
-/// The file of the writer beside the one that is measured.
+/// The file of the writer beside the measured one.
 const BESIDE: &str = "data-beside";
 /// The hot set.
 const HOT: &str = "hot";
 
-/// The bound is so many times the hot set.
+/// The bound as a multiple of the hot set.
 pub(super) const MEMORY_PER_HOT: u64 = 2;
 
-/// A scan reads so many times the bound.
+/// The length of a scan as a multiple of the bound.
 const SCAN_PER_MEMORY: u64 = 10;
 
 /// Two writers need longer turns than others, up to this many seconds: each file has tenths of a second in which it
@@ -90,7 +90,7 @@ fn read_hot_set(bed: &FileBed, shape: Shape, memory: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Pages of the hot set that are in the cache, after a scan of so many bytes of the file.
+/// Pages of the hot set that are in the cache, after a scan of `scan` bytes of the file.
 fn hot_pages_after(mut scan: u64, bed: &FileBed, shape: Shape) -> io::Result<Outcome> {
     let by = By::Ours { uncached: true };
     while scan > 0 {

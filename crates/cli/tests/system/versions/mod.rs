@@ -1,14 +1,14 @@
-//! Processes replace, append to, rewrite and remake files of a mount, others beside it in the source, while processes read
-//! them: what a reader sees is one version, whole ([`versions`](foliocache_sim::versions)).
+//! Processes replace, append to, rewrite and remake files of a mount, and others do so in the source, while
+//! processes read them: a reader sees one version, whole ([`versions`](foliocache_sim::versions)).
 //!
 //! # Model
 //!
-//! Nine [modes](modes::MODES) of a mount, each on ext4 and on XFS, in rounds. A round makes all files in the source, mounts it,
-//! and has writers and readers work, each a process of its own. Then it kills the mount, or ends it well, and compares the
-//! source with the ledger.
+//! Nine [modes](modes::MODES) of a mount, each on ext4 and on XFS, in rounds. A round makes all files in the
+//! source, mounts it, and runs writers and readers, each in a separate process. Then it kills the mount, or ends it
+//! in order, and compares the source with the ledger.
 //!
-//! The processes are this test program, told by [`worker::WORK`] what to do. They end with the round: killed if they do not, and by
-//! themselves if the test is gone.
+//! The processes are this test program, with their task in [`worker::WORK`]. They end with the round: by a kill if
+//! they do not, and on their own if the test is gone.
 //!
 //! | variable | default |
 //! |---|---|
@@ -71,7 +71,7 @@ fn readers_see_whole_versions_on_mounts_of_every_mode() {
     assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
 }
 
-/// Does what a round wants; nothing where nobody wants anything.
+/// The worker process of a round; does nothing outside a round.
 #[test]
 #[ignore = "system tier"]
 fn worker() {

@@ -16,7 +16,7 @@ impl Mode {
         self.arguments.contains(&argument)
     }
 
-    /// The kernel keeps what it has read, and sends no open.
+    /// The kernel keeps the pages that it has read, and sends no open.
     pub(crate) fn is_lenient(&self) -> bool {
         self.has("all")
     }

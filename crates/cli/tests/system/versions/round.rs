@@ -21,13 +21,13 @@ const IMAGE: u64 = 512 << 20;
 /// The longest round.
 const ROUND: Duration = Duration::from_millis(1_500);
 
-/// How long everybody may take to end before the mount's connection is cut.
+/// How long all workers may take to end before the mount's connection is cut.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Looks for each that may be wrong where the kernel keeps pages.
 const LOOKS_FOR_ONE_ALLOWED: u64 = 1_000;
 
-/// A folder whose source is a file system of its own.
+/// A folder whose source is a separate file system.
 pub(crate) struct Disk {
     pub(crate) kind: &'static str,
     folder: Folder,
@@ -62,18 +62,18 @@ impl Disk {
     }
 }
 
-/// What was done.
+/// Counts of the work done.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     rounds: u64,
     kills: u64,
-    /// Rounds in which somebody hung in the kernel until the connection was cut.
+    /// Rounds in which a worker hung in the kernel until the connection was cut.
     hung: u64,
     looks: u64,
     allowed: u64,
 }
 
-/// Plays rounds of a mode for `time`, one at least. Returns what was wrong.
+/// Plays rounds of a mode for `time`, at least one. Returns the errors.
 pub(crate) fn play(
     mode: &Mode,
     disk: &Disk,
@@ -160,7 +160,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether a worker has ended before it was told to.
+    /// Whether a worker ended too early.
     fn is_disturbed(&mut self) -> bool {
         self.workers.iter_mut().any(Worker::has_ended)
     }
@@ -169,7 +169,7 @@ impl<'a> Round<'a> {
         self.workers.iter_mut().all(Worker::has_ended)
     }
 
-    /// Kills the mount while everybody works, and compares the source with what must be left.
+    /// Kills the mount during the work, and compares the source with the data that must be left.
     fn kill(mut self, counts: &mut Counts) -> Vec<String> {
         let disturbed = self.is_disturbed();
         let mounted = self.mounted.take().unwrap();
@@ -198,7 +198,7 @@ impl<'a> Round<'a> {
         self.compare(left, !disturbed)
     }
 
-    /// Ends the work, then the mount, and compares the source with what was written.
+    /// Ends the work, then the mount, and compares the source with the data written.
     fn end_well(mut self) -> Vec<String> {
         self.ledger.set_ending(true);
         wait_for("the workers to end", || self.all_ended());

@@ -13,10 +13,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// What a worker is to do, in words: role, place, ledger, seed.
+/// A worker's task: role, place, ledger, seed.
 pub(crate) const WORK: &str = "FOLIOCACHE_VERSIONS_WORK";
 
-/// What a worker does.
+/// The task of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     /// Changes files of the mount: one of [`HOT`](foliocache_sim::versions::HOT).
@@ -76,7 +76,8 @@ impl Worker {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// What failed. `killed`: the mount was killed, and a mapped page of it may have been a signal.
+    /// The failures. `killed`: the mount was killed, so an access to a mapped page may have raised
+    /// a signal.
     pub(crate) fn failures(mut self, killed: bool) -> Vec<String> {
         let said = std::fs::read_to_string(&self.said).unwrap_or_default();
         let status = self.child.try_wait().unwrap();
@@ -107,7 +108,7 @@ impl Drop for Worker {
     }
 }
 
-/// Works as [`WORK`] says, and tells what failed on standard error.
+/// Works as [`WORK`] says, and prints failures on standard error.
 pub(crate) fn run_if_wanted() {
     let Ok(work) = std::env::var(WORK) else {
         return;

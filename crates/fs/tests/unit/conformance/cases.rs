@@ -3,9 +3,9 @@
 //! # Model
 //!
 //! [`CASES`] are named functions over a [`Place`]: a file system and an empty directory in it.
-//! [`conformance`] runs all of them, each in a directory of its own, and panics at the first that
-//! fails. A case may use nothing but [`FileSystem`], so that it holds for a
-//! file system with injected faults as for one without, once its faults are off.
+//! [`conformance`] runs all of them, each in a new directory, and panics at the first failure. A
+//! case may use nothing but [`FileSystem`], so that it also applies to a file system with injected
+//! faults, once its faults are off.
 
 mod attributes;
 mod files;
@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 pub(crate) struct Place<'a> {
     /// The file system.
     pub(crate) fs: &'a dyn FileSystem,
-    /// An empty directory that nobody else uses.
+    /// An empty directory without other users.
     pub(crate) dir: SlabArc<Inode>,
 }
 

@@ -53,7 +53,7 @@ fn on_both_with(options: DirFsOptions, test: impl Fn(&SuperBlock)) {
     test(&directory(source.path(), options));
 }
 
-/// As [`on_both`], where what is known stays believed however long the test takes.
+/// As [`on_both`], with answers that stay believed however long the test takes.
 fn on_both_believing(test: impl Fn(&SuperBlock)) {
     let mut options = DirFsOptions::default();
     options.revalidate_after = Duration::from_secs(3600);
@@ -113,7 +113,7 @@ fn errno(error: Errno) -> WalkError {
 }
 
 #[test]
-fn paths_mean_what_they_mean_elsewhere() {
+fn paths_resolve_as_in_the_kernel() {
     on_both(|names| {
         names.make_dir("a");
         names.make_dir("a/b");
@@ -235,7 +235,7 @@ fn changes_of_names_are_seen_at_once() {
         assert_eq!(rename(&d, "f", &e, "g", RenameMode::Replace), Ok(()));
         assert_eq!(names.ino("d/f"), Err(errno(Errno::ENOENT)));
         assert_eq!(names.ino("e/g"), Ok(f));
-        // A directory with what is below it, and what is held of it.
+        // A directory with a subtree, and with handles into it.
         assert_eq!(rename(root, "e", &d, "e2", RenameMode::Replace), Ok(()));
         assert_eq!(names.ino("d/e2/g"), Ok(f));
         assert_eq!(names.ino("e/g"), Err(errno(Errno::ENOENT)));
@@ -482,7 +482,7 @@ fn random_paths_beside_the_kernel() {
             continue;
         }
         let real = source.path().join(path);
-        // A join drops what an empty path means.
+        // A join ignores an empty path.
         let theirs = match (path.is_empty(), follow) {
             (true, _) => Err(Errno::ENOENT),
             (_, true) => std::fs::metadata(&real).map_err(Errno::from),
@@ -519,7 +519,7 @@ fn changes_from_outside_are_noticed_in_time() {
     names.make_dir("d");
     names.make_file("d/f");
     let f = names.ino("d/f").expect("it was made");
-    // What was not there is asked for each time, by default.
+    // By default a missing name is asked for each time.
     assert_eq!(names.ino("d/new"), Err(errno(Errno::ENOENT)));
     std::fs::write(at("d/new"), "x").expect("written");
     assert!(names.ino("d/new").is_ok());

@@ -1,4 +1,4 @@
-//! What a thread remembers of its paths never outlives a change.
+//! The prefixes that a thread remembers never outlive a change.
 
 use super::{Calls, STAY, directory, errno, memory, on_both_believing};
 use foliocache_fs::DirFsOptions;
@@ -72,7 +72,7 @@ fn directories_that_move_or_go_are_not_found_where_they_were() {
         assert_eq!(names.ino(FILE), Err(errno(Errno::ENOENT)));
         rename(names, "first", "other", RenameMode::Exchange);
         learn(names, None);
-        // What is no directory is not remembered.
+        // Only directories are remembered.
         let below = format!("{FILE}/below");
         for _ in 0..4 {
             assert_eq!(names.ino(&below), Err(errno(Errno::ENOTDIR)));
@@ -142,7 +142,7 @@ fn another_mode_or_another_caller_is_another_matter() {
     assert_eq!(stat(&user), Err(Errno::EACCES));
     chmod(names, WAY[2], 0o755);
     learn(names, Some(&user));
-    // A file's own mode is nobody's business on the way.
+    // A path walk does not check a file's own mode.
     chmod(names, FILE, 0o600);
     assert!(knows(names, Some(&user)));
 }
@@ -161,7 +161,7 @@ fn a_way_is_one_from_its_start() {
         assert!(names.stat(&below, path, STAY, None).is_err());
         assert_eq!(names.ino(FILE), Ok(file));
     }
-    // From the root, for who may.
+    // From the root, for callers that may.
     let free = WalkFlags {
         beneath: false,
         ..STAY
@@ -193,7 +193,7 @@ fn a_way_is_one_from_its_start() {
 #[test]
 fn a_way_is_believed_as_long_as_its_names_are() {
     let source = tempfile::tempdir().expect("a directory");
-    // Long for what comes between two changes here, also on a busy machine.
+    // Longer than the time between two changes here, even on a busy machine.
     let believed = Duration::from_secs(2);
     let mut options = DirFsOptions::default();
     options.watch = false;
@@ -214,7 +214,7 @@ fn a_way_is_believed_as_long_as_its_names_are() {
 
 /// Names that are evicted leave nothing behind that a thread would follow.
 #[test]
-fn ways_to_what_was_evicted_are_forgotten() {
+fn prefixes_of_evicted_directories_are_forgotten() {
     let source = tempfile::tempdir().expect("a directory");
     let names = &directory(source.path(), DirFsOptions::default());
     make(names);
@@ -228,8 +228,8 @@ fn ways_to_what_was_evicted_are_forgotten() {
     }
 }
 
-/// What was remembered of a file system that is gone is not taken for another one's, whose numbers begin anew and
-/// whose dentries may lie where the others did.
+/// Prefixes of a dropped file system are not used for another one, whose numbers start again and whose dentries may
+/// have the same addresses.
 #[test]
 fn ways_of_another_file_system_are_not_followed() {
     let mut addresses = HashSet::new();
@@ -246,8 +246,8 @@ fn ways_of_another_file_system_are_not_followed() {
     assert!(again > 0, "no root lay where another had");
 }
 
-/// A path leads where it led when the call began or later: while directories are exchanged, closed and
-/// opened, removed and made, a thread that sees no change begin during its call sees what held then.
+/// A path leads where it led when the call began or later: while directories are exchanged, closed and opened,
+/// removed and made, a thread that sees no change begin during its call sees the state of that time.
 #[test]
 fn a_walk_sees_every_change_made_before_it_began() {
     let names = &memory();

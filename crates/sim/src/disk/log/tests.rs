@@ -28,7 +28,7 @@ fn cut(log: &mut Log, position: u64, unflushed: Unflushed) -> Content {
 }
 
 #[test]
-fn a_cut_keeps_what_was_flushed_and_nothing_else() {
+fn a_cut_keeps_flushed_data_and_nothing_else() {
     let mut log = Log::default();
     log.push(write(0, 1, 4));
     log.push(Entry::Flush);
@@ -44,13 +44,13 @@ fn a_cut_keeps_what_was_flushed_and_nothing_else() {
         assert_eq!(seen(&cut(&mut log, position, Unflushed::None)), durable);
         assert_eq!(seen(&cut(&mut log, position, Unflushed::All)), all);
     }
-    // Backwards, too: what was rolled forward is not in the way.
+    // Backwards too: an earlier roll-forward has no effect.
     assert_eq!(seen(&cut(&mut log, 1, Unflushed::None)), [0; 4]);
     assert_eq!(seen(log.live()), [1, 2, 1, 1]);
 }
 
 #[test]
-fn any_part_of_what_was_not_flushed_may_land() {
+fn any_part_of_unflushed_data_may_land() {
     let mut log = Log::default();
     log.push(write(0, 1, 4));
     log.push(Entry::Flush);
@@ -89,7 +89,7 @@ fn zeros_are_logged_like_writes() {
 }
 
 #[test]
-fn a_lost_flush_takes_what_it_was_to_keep() {
+fn a_lost_flush_loses_the_data_that_it_covered() {
     for (lost, live, durable) in [
         (Lost::Nothing, [2, 1, 1, 1], [2, 1, 1, 1]),
         (Lost::Data, [2, 1, 1, 1], [1; 4]),

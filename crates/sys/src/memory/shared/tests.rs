@@ -1,4 +1,4 @@
-//! Shared memory: what it costs, what windows see, what a punch leaves.
+//! Shared memory: its cost, the view through windows, the effect of a punch.
 //!
 //! # Safety
 //!
@@ -15,7 +15,7 @@ const MIB: usize = 1 << 20;
 /// `len` bytes behind 2 MiB that are reserved.
 fn shared(len: usize) -> (ReservedRange, SharedMemory) {
     let range = ReservedRange::reserve(len + 2 * MIB).unwrap();
-    // SAFETY: nobody else knows the range.
+    // SAFETY: the range is private to this test.
     let memory = unsafe { SharedMemory::over(&range, 2 * MIB..len + 2 * MIB) }.unwrap();
     (range, memory)
 }
@@ -31,7 +31,8 @@ impl WindowArea {
     }
 }
 
-/// The number of page tables of the process, in bytes. The other tests make some, too: compare with room.
+/// The size of the process's page tables, in bytes. Other tests change it too: compare with room to
+/// spare.
 fn page_tables() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmPTE:"));
@@ -73,7 +74,7 @@ fn a_window_shows_the_same_bytes_until_they_are_punched() {
     assert_eq!(byte(window.as_ptr(), 5).load(Ordering::SeqCst), 1);
     assert_eq!(byte(direct, far + 5 * PAGE_SIZE).load(Ordering::SeqCst), 2);
     assert_eq!(memory.resident(), Ok(2 * PAGE_SIZE as u64));
-    // SAFETY: nobody uses the page.
+    // SAFETY: the page is not in use.
     unsafe { memory.punch(bytes.start..bytes.start + PAGE_SIZE as u64) }.unwrap();
     assert_eq!(memory.resident(), Ok(PAGE_SIZE as u64));
     assert_eq!(byte(window.as_ptr(), 5).load(Ordering::SeqCst), 0);
@@ -90,13 +91,13 @@ fn a_window_shows_the_same_bytes_until_they_are_punched() {
 fn unaligned_and_out_of_range_requests_are_refused() {
     let (range, memory) = shared(2 * MIB);
     let area = WindowArea::reserve(2 * MIB).unwrap();
-    // SAFETY: the area is used by nobody.
+    // SAFETY: the area is not in use.
     let window = |at, bytes| unsafe { area.map(at, &memory, bytes, WindowAccess::Read, None) };
     assert_eq!(window(2 * MIB - PAGE_SIZE, 0..8192), Err(Errno::EINVAL));
     assert_eq!(window(100, 0..4096), Err(Errno::EINVAL));
     assert_eq!(window(usize::MAX - 4095, 0..4096), Err(Errno::EINVAL));
     assert_eq!(area.zap(0..2 * MIB + PAGE_SIZE), Err(Errno::EINVAL));
-    // SAFETY: as above.
+    // SAFETY: the area is not in use.
     let unmapped = unsafe { area.unmap(1..PAGE_SIZE) };
     assert_eq!(unmapped, Err(Errno::EINVAL));
     for bytes in [0..0, 0..100, 1..4097, 0..(2 << 20) + 4096] {
@@ -145,7 +146,7 @@ fn one_touch_makes_one_page_also_where_huge_pages_are_always_used() {
     let window = WindowArea::reserve(32 * MIB).unwrap();
     let faults = Userfaultfd::open(Handler::Signal).unwrap();
     let access = WindowAccess::ReadWrite;
-    // SAFETY: as above; the page that is touched was mapped.
+    // SAFETY: the area is not in use; the page that is touched was mapped.
     unsafe { window.map(0, &memory, bytes, access, Some(&faults)) }.unwrap();
     byte(direct, 37 * MIB).store(1, Ordering::SeqCst);
     let page = window.addresses().start + 5 * MIB;
@@ -169,7 +170,7 @@ fn no_touch_escapes_the_userfaultfd_of_a_window() {
             scope.spawn(move || {
                 while done.load(Ordering::Relaxed) == 0 {
                     let place = area.as_ptr().wrapping_add(at);
-                    // SAFETY: nobody minds what the byte is; what cannot be reached is told.
+                    // SAFETY: the byte's value does not matter; a fault is returned as an error.
                     let written = unsafe { usercopy::copy(place, &1, 1) };
                     assert!(written.is_err(), "a page without a fault");
                 }
@@ -182,7 +183,7 @@ fn no_touch_escapes_the_userfaultfd_of_a_window() {
                 // SAFETY: the place is reserved; those that touch it survive that.
                 unsafe { area.map(at, &memory, bytes, access, Some(&faults)) }.unwrap();
             }
-            // SAFETY: as above.
+            // SAFETY: the area is not in use.
             unsafe { area.unmap(0..4 * MIB) }.unwrap();
         }
         done.store(1, Ordering::Relaxed);
@@ -200,7 +201,7 @@ fn windows_come_and_go_without_a_trace() {
     assert_eq!(mappings(area.addresses()), reserved());
     let window = |at: usize, access, faults| {
         let bytes = at as u64..(at + 2 * MIB) as u64;
-        // SAFETY: the place is reserved, and nobody touches it.
+        // SAFETY: the place is reserved and not in use.
         unsafe { area.map(at, &memory, bytes, access, faults) }.unwrap();
     };
     // Neighbours that show neighbouring bytes become one mapping, and come apart again.
@@ -219,19 +220,20 @@ fn windows_come_and_go_without_a_trace() {
             (at(8, 64), access("---p")),
         ]
     );
-    // SAFETY: nobody uses it.
+    // SAFETY: the window is not in use.
     unsafe { area.unmap(2 * MIB..4 * MIB) }.unwrap();
     assert_eq!(mappings(area.addresses()).len(), 5);
     let protected = |at: Range<usize>| faults.write_protect(at);
     assert_eq!(protected(at(0, 2)), Ok(()));
     assert_eq!(protected(at(4, 6)), Ok(()));
     assert_eq!(protected(at(6, 8)), Err(Errno::ENOENT), "it has none");
-    // SAFETY: nobody uses it.
+    // SAFETY: the windows are not in use.
     unsafe { area.unmap(0..8 * MIB) }.unwrap();
     assert_eq!(mappings(area.addresses()), reserved());
 }
 
-/// What zap leaves, and that page tables go: of a window with it, of the direct map when asked.
+/// The effect of `zap`, and the freeing of page tables: those of a window with the window, those of
+/// the direct map on request.
 #[test]
 fn page_tables_go_with_a_window_and_when_asked() {
     const LEN: usize = 2 << 30;
@@ -253,14 +255,14 @@ fn page_tables_go_with_a_window_and_when_asked() {
     assert!(page_tables() > before + 2 * tables - tables / 4);
     area.zap(0..2 * MIB).unwrap();
     assert_eq!(byte(direct, 0).load(Ordering::SeqCst), 1, "the page stays");
-    // SAFETY: nobody uses it.
+    // SAFETY: the windows are not in use.
     unsafe { area.unmap(0..LEN) }.unwrap();
     assert!(page_tables() < before + tables + tables / 4);
-    // SAFETY: nobody uses the bytes.
+    // SAFETY: the bytes are not in use.
     unsafe { memory.drop_page_tables(&range, 0..LEN as u64) }.unwrap();
     assert!(page_tables() < before + tables / 4);
     let addresses = direct.addr()..direct.addr() + LEN;
-    // SAFETY: as above.
+    // SAFETY: the bytes are not in use.
     unsafe { memory.drop_page_tables(&range, 2 << 20..4 << 20) }.unwrap();
     let whole = [(addresses.clone(), "rw-s".to_owned())];
     assert_eq!(mappings(addresses), whole, "still one mapping");

@@ -3,9 +3,9 @@
 //!
 //! # Model
 //!
-//! More operations in flight make a device faster up to a point, and from there on only make each
-//! of them wait longer, those of blocking callers beside us too. Where that point lies nobody says,
-//! so it is looked for, one step at a time:
+//! More operations in flight make a device faster up to a point. Beyond it they only lengthen each
+//! wait, including those of blocking callers on the same device. No interface reports that point,
+//! so it is searched for, one step at a time:
 //!
 //! ```text
 //!            measure ──up──▶ twice the depth: faster by 5 %? ──yes──▶ keep, go on up
@@ -14,15 +14,14 @@
 //!                                                                  ─no──▶ back, rest
 //! ```
 //!
-//! The speed is work over time, while the depth is what holds I/O back: intervals between
-//! completions during which operations waited for their turn. Without such intervals the depth
-//! makes no difference, and nothing is concluded. The work of an operation is its length and a
-//! constant for its being one.
+//! The speed is work over time while the depth limits the I/O: in intervals between completions
+//! during which operations waited for their turn. Without such intervals the depth makes no
+//! difference, and nothing is concluded. The work of an operation is its length and a constant.
 //!
-//! A rest gets longer each time that nothing was gained, so a device that stays as it is is left
-//! alone, and shorter when something was.
+//! A rest grows each time a step gained nothing, so a device that does not change is left alone,
+//! and shrinks after a gain.
 
-/// What one operation costs a device besides its bytes, in bytes.
+/// The cost of one operation besides its bytes, expressed in bytes.
 const COST: u64 = 16 << 10;
 
 /// Shortest time that speed is measured over, in nanoseconds.
@@ -31,10 +30,10 @@ const SPAN: u64 = 5_000_000;
 /// Longest rest, in measurements.
 const LONGEST_REST: u32 = 64;
 
-/// What the measurement under way is for.
+/// The measurement under way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Nothing, until so many are over.
+    /// Nothing, for this many intervals.
     Rest(u32),
     /// Whether the depth, twice `from`, is faster than `before`.
     Up { from: usize, before: f64 },

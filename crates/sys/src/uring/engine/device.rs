@@ -2,23 +2,24 @@
 //!
 //! # Model
 //!
-//! A compressed RAM disk copies and unpacks while a read is handed to it. Through a ring that is
-//! worse than by `preadv`: the kernel does not let such a device into the submission, and gives
-//! each operation to a thread of its own instead. Nothing tells of such devices, but a blocking
-//! read of them does not sleep, and the kernel counts how often a thread slept. So now and then a
-//! blocking read is watched:
+//! A compressed RAM disk copies and unpacks while a read is submitted to it. Through a ring that is
+//! slower than `preadv`: the kernel does not let such a device into the submission, and hands each
+//! operation to a thread instead. No interface reports such devices, but a blocking read of them
+//! does not sleep, and the kernel counts how often a thread slept. So now and then a blocking read
+//! is watched:
 //!
 //! ```text
 //!  did not sleep: +1 ──▶ 8    at 6 and more the device is synchronous,
 //!  slept:         -2 ──▶ 0    at 2 and less it is not
 //! ```
 //!
-//! Being preempted is not sleeping, so a busy machine makes no difference. Until a read has slept a
-//! device passes for synchronous, at 4: a stream whose reads all go by the ring would never tell.
+//! Preemption is not sleeping, so a busy machine makes no difference. Until a read has slept, a
+//! device counts as synchronous, at 4: a stream whose reads all go through the ring would never
+//! show it.
 //!
 //! # Memory ordering
 //!
-//! All is Relaxed: hints, about nobody's memory. Two that look at once may lose one's news.
+//! All is Relaxed: hints that protect no memory. Of two concurrent updates one may be lost.
 //!
 //! # Safety
 //!
@@ -28,10 +29,10 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::mem::MaybeUninit;
 
-/// One in so many reads is watched once something is known.
+/// One read in this many is watched once the device is known.
 const WATCH_EVERY: u32 = 32;
 
-/// What is known of one device.
+/// The state of one device.
 #[derive(Debug)]
 pub(super) struct Device {
     score: AtomicU32,
@@ -97,7 +98,7 @@ fn sleeps() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure is there to be filled.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-    // SAFETY: all zeros, or what the kernel wrote.
+    // SAFETY: all zeros, or written by the kernel.
     unsafe { usage.assume_init() }.ru_nvcsw
 }
 

@@ -8,9 +8,8 @@
 //!   take:  take the queue, set `asleep` ─▶ work on it, then sleep until woken
 //! ```
 //!
-//! The worker sets `asleep` before it sleeps, and in the same step in which it finds the queue empty. What
-//! comes later finds it set and wakes the worker, or finds that another has done so. Several requests are put
-//! before one wake-up.
+//! The worker sets `asleep` before it sleeps, in the same step in which it finds the queue empty. A later request
+//! finds it set and wakes the worker, or finds that another has done so. Several requests share one wake-up.
 //!
 //! # Invariants
 //!
@@ -21,7 +20,8 @@
 //!
 //! # Locking
 //!
-//! *Protects*: one lock everything. *Order*: nothing is taken under it but what starts the worker, once.
+//! *Protects*: one lock everything. *Order*: nothing is taken under it except to start the worker,
+//! once.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ use crate::lock::{Mutex, lock};
 pub(super) struct Handoff<T, W, E>(Mutex<State<T, W, E>>);
 
 struct State<T, W, E> {
-    /// What the worker has not seen.
+    /// Requests that the worker has not taken.
     requests: VecDeque<T>,
     /// The worker, once it was started.
     worker: Option<W>,
@@ -75,14 +75,14 @@ impl<T, W, E: Copy> Handoff<T, W, E> {
         Ok(())
     }
 
-    /// Whether the worker must be woken for what is queued.
+    /// Whether the worker must be woken for the queued requests.
     pub(super) fn wake(&self) -> bool {
         let mut state = lock(&self.0);
         !state.requests.is_empty() && std::mem::take(&mut state.asleep)
     }
 
-    /// For the worker: what is new, and whether nothing will come after it. The worker may sleep once it
-    /// has dealt with that.
+    /// For the worker: the new requests, and whether the queue is closed. The worker may sleep once it has handled
+    /// them.
     pub(super) fn take(&self) -> (VecDeque<T>, bool) {
         let mut state = lock(&self.0);
         state.asleep = true;

@@ -12,9 +12,9 @@
 //!
 //! # Invariants
 //!
-//! 1. `in_flight` counts the pieces pushed to the submission queue whose completion was not taken
-//!    yet, and `bytes_in_flight` what they had left to read. An I/O stays in `active` until all its pieces have ended, so the kernel never has the
-//!    address of a piece that is gone; a worker that unwinds with pieces in flight aborts.
+//! 1. `in_flight` counts the pieces pushed to the submission queue whose completion was not taken yet, and
+//!    `bytes_in_flight` their remaining bytes. An I/O stays in `active` until all its pieces have ended, so the
+//!    kernel never has the address of a freed piece; a worker that unwinds with pieces in flight aborts.
 //!
 //! # Safety
 //!
@@ -84,7 +84,7 @@ struct Worker {
     began: Instant,
 }
 
-/// Closes the engine when the worker unwinds: nobody must wait for it then.
+/// Closes the engine when the worker unwinds, so that no caller waits for it.
 struct Closing(Arc<Shared>);
 
 impl Drop for Closing {
@@ -123,7 +123,7 @@ impl Worker {
     }
 }
 
-/// The engine takes nothing any more, because of `error`, and fails what it has.
+/// Closes the engine because of `error`, and fails all its requests.
 fn close(shared: &Shared, error: Errno) {
     for active in shared.handoff.fail(error) {
         end(shared, active.done, Err(error));
@@ -137,7 +137,7 @@ fn end(shared: &Shared, done: IoDone, result: Result<usize, Errno>) {
     shared.pending.fetch_sub(1, Ordering::Relaxed);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| done(result))) {
         shared.counters.panics.fetch_add(1, Ordering::Relaxed);
-        // Dropping what was thrown could panic again.
+        // Dropping the payload could panic again.
         std::mem::forget(panic);
     }
 }
@@ -152,7 +152,7 @@ impl Drop for Worker {
         }
         // Relaxed: see the engine's module.
         self.shared.counters.panics.fetch_add(1, Ordering::Relaxed);
-        // Before anybody is told: whose I/O fails now asks whether it was the engine.
+        // Before the callbacks run: a caller whose I/O failed then asks whether the engine did.
         close(&self.shared, Errno::EIO);
         for active in self.active.iter_mut().filter_map(Option::take) {
             end(&self.shared, active.done, Err(Errno::EIO));
@@ -177,7 +177,7 @@ impl Worker {
         }
     }
 
-    /// Takes over what is new; whether the engine is closing.
+    /// Takes over new requests; returns whether the engine is closing.
     fn take(&mut self) -> bool {
         let (requests, closing) = self.shared.handoff.take();
         for active in requests {
@@ -201,7 +201,7 @@ impl Worker {
         self.active[io as usize] = Some(active);
     }
 
-    /// Submits what may be in flight, waits for something to happen, and deals with it.
+    /// Submits as much as the depth allows, waits for an event, and handles it.
     fn turn(&mut self) -> Result<(), Errno> {
         self.arm_wake()?;
         self.push();
@@ -218,7 +218,7 @@ impl Worker {
             let flags = rustix::event::PollFlags::IN.bits() as u32;
             let poll = opcode::PollAdd::new(fd, flags).multi(true);
             self.push_entry(&poll.build().user_data(WAKE));
-            // By itself, so that it is known whether the kernel has it.
+            // Alone in its submission, so that it is known whether the kernel has it.
             self.wake = Wake::Queued;
             self.ring.enter(0)?;
             self.wake = Wake::Armed;
@@ -226,7 +226,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Pushes what is ready until as much as the depth allows is in flight; how many pieces it were.
+    /// Pushes ready pieces until the depth is reached; returns how many.
     fn push(&mut self) -> usize {
         let most_bytes = self.depth.limit() * PIECE;
         let mut pushed = 0;
@@ -311,14 +311,14 @@ impl Worker {
         let counters = &self.shared.counters;
         counters.in_flight.store(self.in_flight, Ordering::Relaxed);
         counters.depth.store(self.depth.limit(), Ordering::Relaxed);
-        // What waits is submitted before anybody is told anything: the device does not wait.
+        // Waiting pieces are submitted before the callbacks run, so that the device does not idle.
         if !ended.is_empty() && self.push() > 0 {
-            // What goes wrong here goes wrong again in the next turn.
+            // An error here appears again in the next turn.
             let _ = self.ring.kernel.submit();
         }
         for active in ended {
             let result = outcome(&active.pieces);
-            // Before the caller is told: it may go on to close the file.
+            // Before the callback, which may close the file.
             drop((active.pieces, active.fd));
             end(&self.shared, active.done, result);
         }
@@ -335,7 +335,7 @@ impl Worker {
         }
     }
 
-    /// The poll of the eventfd told of something; mostly it goes on.
+    /// The poll of the eventfd reported an event; usually it continues.
     fn woken(&mut self, entry: &cqueue::Entry) {
         if !cqueue::more(entry.flags()) {
             self.wake = Wake::Idle;

@@ -2,10 +2,10 @@
 //!
 //! # Model
 //!
-//! The caller takes a ring that lies idle, or makes one, and keeps [`DEPTH`] operations in flight until all have ended. Then it
-//! puts the ring back. Nothing is in flight between two calls, so the thread may end, and no completion comes to a thread that
-//! does something else: what speaks against callers' rings for reads in the background does not hold here. The worker would
-//! serve these writes as fast, but its reads would wait behind their submission.
+//! The caller takes an idle ring, or makes one, and keeps [`DEPTH`] operations in flight until all have ended. Then
+//! it puts the ring back. Nothing is in flight between two calls, so the thread may end, and no completion
+//! interrupts unrelated work: the arguments against callers' rings for background reads do not apply. The worker
+//! would serve these writes as fast, but its reads would queue behind their submission.
 //!
 //! A write that would wait for more than the device is refused by the ring (`RWF_NOWAIT`). It would give it to a thread of the kernel, one of
 //! several for each thread of the application. One such write at a time is made without a ring, while others are in flight:
@@ -39,7 +39,8 @@ use crate::Errno;
 use crate::fd::Extent;
 use crate::lock::{Mutex, lock};
 
-/// Most operations in flight: half of what the kernel queues for a disk, so that others find room there.
+/// Most operations in flight: half of a disk's queue in the kernel, so that other processes find
+/// room there.
 const DEPTH: usize = 128;
 
 /// Most bytes in flight.
@@ -55,10 +56,11 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// Writes all of `extents`, and tells in each what became of it.
+    /// Writes all of `extents`, and stores each one's result in it.
     ///
     /// # Errors
-    /// There is no ring, or the kernel takes no more from it: what is not told of was perhaps written, perhaps not.
+    /// There is no ring, or the kernel takes no more from it: extents without a result may or may
+    /// not have been written.
     pub(super) fn write(
         &self,
         fd: BorrowedFd<'_>,
@@ -95,7 +97,8 @@ impl Writes {
     }
 }
 
-/// What became of the pieces of one extent: the bytes before the first that is not written, or why there are none.
+/// The result of one extent: the bytes before its first unwritten one, or the error if there are
+/// none.
 fn prefix(pieces: &[Piece]) -> Result<usize, Errno> {
     let mut written = 0;
     for piece in pieces {
@@ -208,7 +211,7 @@ impl<'f> Flight<'f> {
     /// Writes one of the pieces that would wait, and has the ring try those again that it has refused once.
     fn write_one_blocked(&mut self) {
         let Some(at) = self.blocked.pop() else { return };
-        // What was submitted goes on meanwhile.
+        // Submitted operations continue meanwhile.
         let _ = self.ring.kernel.submit();
         match self.pieces[at].write_blocking(self.fd) {
             Next::Done => {}

@@ -1,4 +1,4 @@
-//! What is to be in the store before a name is: the data of a file that takes the place of another.
+//! Data that must be in the store before a name: that of a file that replaces another one.
 //!
 //! # Model
 //!
@@ -13,11 +13,12 @@
 //!
 //! # Invariants
 //!
-//! 1. What was written to a file before its rename began is in the store before its name takes the place of another, or the
+//! 1. Data written to a file before its rename began is in the store before its name replaces another one, or the
 //!    rename fails and nothing has changed.
-//! 2. A file is written once for a rename: what is written to it meanwhile is no older than the rename.
-//! 3. A rename holds no lock over these writes, unless others have put files with such data in the place of what moves
-//!    [`MOST_ROUNDS`] times. Then the next one is written with the names locked: a rename has an end.
+//! 2. A file is written once for a rename: later writes are not older than the rename.
+//! 3. A rename holds no lock over these writes, unless others have put other files with such data in the moved
+//!    file's place [`MOST_ROUNDS`] times. Then the next one is written with the names locked, so that a rename
+//!    ends.
 
 use super::super::SuperBlock;
 use crate::dcache::{DentryRef, Name};
@@ -26,7 +27,7 @@ use crate::slab::SlabArc;
 use crate::types::RenameMode;
 use foliocache_sys::Errno;
 
-/// How often a rename lets go of its locks to write files.
+/// How often a rename releases its locks to write files.
 const MOST_ROUNDS: u32 = 3;
 
 /// The files that were written for a rename.
@@ -48,7 +49,7 @@ impl Written {
     /// Context: blocks for I/O; no lock, unless [`MOST_ROUNDS`] are over.
     ///
     /// # Errors
-    /// The store's, for the caller of the rename: what it could not take stays dirty.
+    /// The store's, for the caller of the rename: data that it did not take stays dirty.
     pub(super) fn write(&mut self, files: Vec<SlabArc<Inode>>) -> Result<(), Errno> {
         self.rounds += 1;
         for file in files {
@@ -94,7 +95,7 @@ impl SuperBlock {
         }
     }
 
-    /// Whether a name leads to something, as far as the store says. Context: the names of `dir` locked.
+    /// Whether a name exists, according to the store. Context: the names of `dir` locked.
     fn is_there(&self, dir: &DentryRef<Inode>, inode: &SlabArc<Inode>, name: &Name<'_>) -> bool {
         !matches!(self.known(dir, inode, name), Err(Errno::ENOENT))
     }

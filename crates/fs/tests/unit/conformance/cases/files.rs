@@ -190,7 +190,7 @@ fn punch(place: &Place<'_>) {
         }
     }
     assert_eq!(file.size(), 100_000, "punching leaves the size");
-    // What was dirty when it was punched stays a hole when it has been written back.
+    // Dirty data that is punched is still a hole after writeback.
     write_all(&file, &[7; 8192], 40_960);
     file.punch_hole(40_960, 8192).expect("punch");
     expected[40_960..49_152].fill(0);

@@ -138,7 +138,7 @@ fn directories(place: &Place<'_>) {
     assert_eq!(place.fs.rmdir(&sub, OsStr::new("below")), Ok(()));
     assert_eq!(place.fs.rmdir(&place.dir, OsStr::new("sub")), Ok(()));
     assert_eq!(place.names(), Vec::<String>::new());
-    // Nothing can be made in what was removed.
+    // A removed directory accepts no new files.
     let in_dead = place.fs.mkdir(&ctx, &sub, OsStr::new("x"), 0o755);
     assert_eq!(in_dead.map(drop), Err(Errno::ENOENT));
     place
