@@ -62,8 +62,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "writeback",
         ],
     ),
-    ("mm", &["filemap/fault", "filemap/fill", "filemap/read"]),
-    ("mm", &["readahead/history", "readahead/stream"]),
     (
         "vfs",
         &[

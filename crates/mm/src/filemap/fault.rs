@@ -36,39 +36,18 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
 
-use super::fill::Reader;
 use super::read::Behind;
+use super::reader::{ReadFault, Reader};
 use super::uses::FolioUse;
 use crate::address_space::AddressSpace;
-use crate::direct_map;
-use crate::folio::{Folio, LockedFolio, flag, grains};
+use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::mm::Mm;
-use crate::ops::IoSegment;
 use crate::readahead::{ReadaheadState, Window as ReadaheadWindow};
 use crate::stats::bump;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::vma::VmaAccess;
 use crate::window::Window;
-use std::cell::Cell;
-
-/// A read fault of a window, while its page is brought in.
-pub(super) struct ReadFault<'a> {
-    window: &'a Arc<Window>,
-    /// The page tables have the page.
-    placed: Cell<bool>,
-}
-
-impl<'a> ReadFault<'a> {
-    fn new(window: &'a Arc<Window>) -> Self {
-        let placed = Cell::new(false);
-        Self { window, placed }
-    }
-}
-
-/// A page that a store reads to, which may want it aligned.
-#[repr(align(4096))]
-struct PageBuffer([u8; PAGE_SIZE]);
 
 impl AddressSpace {
     /// Resolves a fault of a window at `page`, which it shows; returns the page up to which it has
@@ -227,39 +206,6 @@ impl AddressSpace {
                 return Ok((locked, None));
             }
         }
-    }
-
-    /// Reads a page, whose folio of one page is locked and new, for a fault, and puts it where the window shows it; how
-    /// many bytes of it the store has.
-    ///
-    /// # Errors
-    /// The store's.
-    pub(super) fn read_for_fault(
-        &self,
-        fault: &ReadFault<'_>,
-        folio: &Folio,
-        page: PageIndex,
-    ) -> Result<usize, Errno> {
-        let (mm, window): (&Mm, _) = (self.mm(), fault.window);
-        let mut buffer = PageBuffer([0; PAGE_SIZE]);
-        let segments = [IoSegment::from_mut(&mut buffer.0)];
-        let read = self.ops.read_folios(page.pos(), &segments)?;
-        let valid = self.size().saturating_sub(page.pos()).min(read as u64);
-        let bytes = &mut buffer.0;
-        bytes[valid.min(PAGE_SIZE as u64) as usize..].fill(0);
-        let linear = self.linear.get().expect("it is mapped");
-        let windows = linear.windows.read();
-        let listed = windows.iter().any(|listed| Arc::ptr_eq(listed, window));
-        if listed && window.has_table(page.0) && self.has_page(page) {
-            window.readahead.note_read(page.pos()..page.add(1).pos());
-            folio.state.set(flag::MAPPED);
-            fault.placed.set(window.place(mm, page.0, bytes));
-        }
-        if !fault.placed.get() {
-            // Its frame is taken back, most of the time.
-            direct_map::store(mm.frames.addr(folio.frame()), bytes);
-        }
-        Ok(read)
     }
 
     /// Maps what of a locked folio, and of those after it, fits from `page` on; returns the page after the last, and

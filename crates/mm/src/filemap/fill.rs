@@ -27,12 +27,11 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 use super::REFUSALS;
-use super::fault::ReadFault;
+use super::reader::Reader;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
 use crate::frames::FrameKind;
-use crate::iocb::Iocb;
 use crate::mm::{Mm, READAHEAD_PART};
 use crate::ops::{IoSegment, ReadMode};
 use crate::prepared::Prepared;
@@ -51,30 +50,6 @@ const CLOSE_PART: u64 = 16;
 
 /// Times that the cache turns over before it is tried again whether anybody follows a stream.
 const FOLLOWED_FOR: u64 = 8;
-
-/// For whom pages are brought in.
-#[derive(Clone, Copy)]
-pub(super) enum Reader<'a> {
-    /// They stay.
-    Ordinary,
-    /// They go once they were copied.
-    Uncached,
-    /// They stay, and one that is read alone comes to where the window shows it.
-    Fault(&'a ReadFault<'a>),
-}
-
-impl Reader<'_> {
-    pub(super) fn of(iocb: &Iocb) -> Self {
-        match iocb.uncached {
-            true => Self::Uncached,
-            false => Self::Ordinary,
-        }
-    }
-
-    pub(super) fn is_uncached(self) -> bool {
-        matches!(self, Self::Uncached)
-    }
-}
 
 impl AddressSpace {
     /// Largest window now, in pages: less when callers wait for memory, or where the bound is small.

@@ -31,7 +31,7 @@ use foliocache_sys::Errno;
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::fill::Reader;
+use super::reader::Reader;
 use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{LockedFolio, flag};

@@ -25,6 +25,7 @@ mod nowait;
 mod pin;
 mod raw_view;
 mod read;
+mod reader;
 mod relied;
 mod replace;
 mod split;

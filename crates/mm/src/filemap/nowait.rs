@@ -12,7 +12,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::task::Waker;
 
-use super::fill::{Plug, Reader};
+use super::fill::Plug;
+use super::reader::Reader;
 use crate::address_space::AddressSpace;
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;

@@ -49,7 +49,7 @@ use foliocache_sys::Errno;
 use std::fmt;
 use std::ops::Range;
 
-use super::fill::Reader;
+use super::reader::Reader;
 use super::uses::FolioUse;
 use crate::address_space::AddressSpace;
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};

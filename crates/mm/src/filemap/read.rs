@@ -16,8 +16,8 @@
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
-use super::fill::Reader;
 use super::lookup::Lookup;
+use super::reader::Reader;
 use super::uncached::UncachedRead;
 use super::uses::FolioUse;
 use super::{BAD_MEMORY_RETRIES, memory_failed};

@@ -45,7 +45,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 use super::copies::{Copies, HeapCopy};
-use super::fill::Reader;
+use super::reader::Reader;
 use super::uncached::UncachedRead;
 use super::uses::FolioUse;
 use crate::address_space::AddressSpace;

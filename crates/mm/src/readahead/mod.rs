@@ -48,6 +48,7 @@
 mod budget;
 mod history;
 mod passes;
+mod request;
 mod stream;
 mod streams;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -60,8 +61,8 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, OnceBox};
 
 use crate::types::PageIndex;
-use history::Request;
 use passes::Passes;
+use request::Request;
 use std::ops::Range;
 use streams::Streams;
 
