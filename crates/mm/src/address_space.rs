@@ -38,99 +38,23 @@ use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Orderi
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, OnceBox, Weak, rcu};
 use foliocache_xarray::{Mark, XArray};
-use std::fmt;
 use std::ops::Range;
 
-use crate::bdi::{BackingDevInfo, NOT_DIRTY};
+use crate::counters::{Count, FileCounters, Hits, PageCounts, bump};
+use crate::dirty::DirectWrites;
+use crate::dirty::NOT_DIRTY;
+use crate::dirty::{FlushState, Groups, WritebackState};
 use crate::errseq::ErrSeq;
-use crate::filemap::{Appended, DirectWrites, Reliance, Start, find_page};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
-use crate::linear::LinearFile;
-use crate::mm::Mm;
+use crate::hints::{Appended, Start};
+use crate::lookup::find_page;
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::prepared::Prepared;
-use crate::stats::{Count, FileCounters, Hits, PageCounts, bump};
+use crate::records::{AddressSpace, BackingDevInfo, Mm};
+use crate::reliance::Reliance;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
-use crate::writeback::{FlushState, Groups, WritebackState};
 use crate::{direct_map, owner};
-
-/// The cached pages of one file.
-#[doc(alias = "address_space")]
-#[repr(C, align(64))]
-pub struct AddressSpace {
-    // What a hit reads and seldom anybody writes: one cache line.
-    /// That of `bdi`, one load nearer.
-    mm: Arc<Mm>,
-    pub(crate) hits: Hits,
-    bdi: Arc<BackingDevInfo>,
-    size: AtomicU64,
-    /// Its head is the end of the line.
-    pub(crate) index: XArray,
-    // What changes as pages come, go and become dirty.
-    pub(crate) start: Start,
-    nr_pages: AtomicU64,
-    pub(crate) wb_err: ErrSeq,
-    pub(crate) counts: PageCounts,
-    pub(crate) direct: DirectWrites,
-    pub(crate) appended: Appended,
-    /// Pages of folios with pins; see `filemap::pin`.
-    pub(crate) nr_pinned: AtomicU64,
-    // What neither a hit nor a `stat` comes to.
-    pub(crate) ops: Arc<dyn AddressSpaceOperations>,
-    id: u64,
-    pub(crate) i_rwsem: RankedRwLock<()>,
-    pub(crate) invalidate_lock: RankedRwLock<()>,
-    pub(crate) flush_lock: RankedMutex<FlushState>,
-    /// Callers that make the file durable together, of a file that was made durable.
-    pub(crate) groups: OnceBox<Groups>,
-    /// How many wait for `wb_lock` to make the file durable.
-    pub(crate) awaited: AtomicU32,
-    pub(crate) wb_lock: RankedMutex<WritebackState>,
-    pub(crate) counters: FileCounters,
-    /// The file's turn in its device's list of dirty files, or [`NOT_DIRTY`]; changed under that list's lock.
-    pub(crate) dirty_turn: AtomicU64,
-    /// How often [`Mm::drop_behind`] was called for the file; wraps.
-    pub(crate) drops_behind: AtomicU8,
-    /// Bytes are about to be zeroed, with `i_rwsem` held exclusive: a view is a copy.
-    pub(crate) refuses_views: AtomicBool,
-    /// Whether handles have nothing but the pages.
-    pub(crate) relied: Reliance,
-    /// How many have writers wait; see `filemap::held_off`.
-    pub(crate) held_off: AtomicU8,
-    /// Who takes folios out without owning the address space; see [`crate::owner`].
-    pub(crate) holders: AtomicU32,
-    /// Until when the writers have waited for what they dirtied; see `bdi`.
-    pub(crate) dirty_paid_until: AtomicU64,
-    /// What [`Mm::drop_behind`] keeps for the file: the page before which was dropped last, and the number
-    /// of evictions until which somebody is taken to read close behind.
-    pub(crate) dropped_to: AtomicU64,
-    pub(crate) followed_until: AtomicU64,
-    /// What a file has that was mapped.
-    pub(crate) linear: OnceBox<LinearFile>,
-}
-
-#[cfg(not(any(loom, shuttle)))]
-const _: () = {
-    use std::mem::offset_of;
-
-    assert!(offset_of!(AddressSpace, mm) == 0);
-    assert!(offset_of!(AddressSpace, index) + XArray::READ_BYTES == 64);
-    // Opening the file reads no further than the second line, where the failed pages are counted.
-    assert!(offset_of!(AddressSpace, counts) + PageCounts::READ_BYTES <= 128);
-    // Locks that watch their rank are larger.
-    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
-};
-
-impl fmt::Debug for AddressSpace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressSpace")
-            .field("file", &self.ops.describe())
-            .field("size", &self.size())
-            .field("resident", &self.nr_pages())
-            .finish_non_exhaustive()
-    }
-}
 
 impl AddressSpace {
     /// The cache of a file of `size` bytes behind `ops`, on file system `bdi`. Holds no page yet.
@@ -191,35 +115,6 @@ impl AddressSpace {
             + groups
     }
 
-    /// A number no other address space of the cache ever has.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The file as its file system names it in messages.
-    pub fn name(&self) -> String {
-        self.ops.describe()
-    }
-
-    /// The cache's memory management.
-    #[inline]
-    pub fn mm(&self) -> &Arc<Mm> {
-        &self.mm
-    }
-
-    /// The file system's accounting and flusher.
-    #[inline]
-    pub fn bdi(&self) -> &Arc<BackingDevInfo> {
-        &self.bdi
-    }
-
-    /// The file's size, in bytes. Takes no lock.
-    #[inline]
-    #[doc(alias = "i_size_read")]
-    pub fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
-    }
-
     /// Context: `i_rwsem` held exclusive. Takes the list of the file's windows, shared, if it gets pages more.
     #[doc(alias = "i_size_write")]
     pub(crate) fn set_size(&self, size: u64) {
@@ -228,11 +123,6 @@ impl AddressSpace {
         if pages_for(size) > old {
             self.end_poison(&(old..pages_for(size)));
         }
-    }
-
-    /// Pages in the cache.
-    pub fn nr_pages(&self) -> u64 {
-        self.nr_pages.load(Ordering::Relaxed)
     }
 
     /// Whether the backing store lacks some pages, or has not made them durable.
@@ -593,6 +483,6 @@ impl Drop for AddressSpace {
         owner::wait_for_holders(&self.index, &self.holders);
         self.retire_ranges();
         self.mm().unregister(self);
-        self.hits.uncharge(&self.bdi);
+        self.uncharge_hits();
     }
 }

@@ -4,7 +4,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;
 
-use crate::mm::Mm;
+use crate::records::Mm;
 
 /// Bytes that are charged to the bound of a cache until this is dropped.
 #[derive(Debug)]

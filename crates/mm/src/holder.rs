@@ -16,16 +16,15 @@
 //! the folios without them.
 
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::collections::HashMap;
-use foliocache_sync::{Mutex, rcu};
+use foliocache_sync::rcu;
 use std::fmt;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
 use crate::folio::{Folio, HoldCounts, LockedFolio};
 use crate::frames::{BlockNumber, FrameNumber, Frames, MAX_ORDER};
-use crate::mm::Mm;
 use crate::owner;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::PageIndex;
 
 const MAX_NAMES: usize = 256;
@@ -103,10 +102,6 @@ impl Holder {
         alike
     }
 }
-
-/// Names of files that have orphans, or had.
-#[derive(Debug, Default)]
-pub(crate) struct OrphanNames(Mutex<HashMap<u64, String>>);
 
 impl AddressSpace {
     /// What becomes of a folio that was detached, of frames that are given: it is its views', or its descriptor is free.

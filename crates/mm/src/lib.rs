@@ -18,16 +18,20 @@
 mod address_space;
 mod bdi;
 mod charge;
+mod counters;
 mod direct_map;
+mod dirty;
 mod error;
 mod errseq;
 mod filemap;
 mod folio;
 mod frames;
+mod hints;
 mod holder;
 mod iocb;
 mod iov;
 mod linear;
+mod lookup;
 mod mm;
 #[cfg(loom)]
 #[doc(hidden)]
@@ -36,29 +40,38 @@ mod nodes;
 mod ops;
 mod owner;
 mod paging;
+mod pins;
 mod prepared;
 mod pressure;
+mod queues;
 mod readahead;
 mod reclaim;
+mod records;
+mod reliance;
+mod relied;
+mod rounds;
 pub mod show;
+mod shrinker;
 mod stats;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod test_store;
 mod types;
 mod unreclaimable;
+mod views;
 mod vma;
 mod window;
 mod worker;
 mod writeback;
 
-pub use address_space::AddressSpace;
-pub use bdi::{BackingDevInfo, BdiKind, MappingCharge, ThrottleStats};
+pub use bdi::MappingCharge;
 pub use charge::MetadataCharge;
+pub use counters::{FileStats, UncachedStats};
+pub use dirty::ThrottleStats;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
 pub use filemap::{
-    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, RawView, Request, View, ViewRequest,
-    read_batch, view_batch,
+    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, Request, ViewRequest, read_batch,
+    view_batch,
 };
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,
@@ -67,16 +80,17 @@ pub use frames::{
 pub use holder::Holder;
 pub use iocb::Iocb;
 pub use iov::IovIter;
-pub use mm::{Mm, MmConfig};
 pub use ops::{AddressSpaceOperations, Extent, IoSegment, ReadDone, ReadMode};
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub use paging::model::{Step, leave_out};
 pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
-pub use reclaim::{GivenUp, Shrinker};
-pub use stats::{FileStats, MmStats, UncachedStats};
+pub use records::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmConfig};
+pub use shrinker::{GivenUp, Shrinker};
+pub use stats::MmStats;
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 pub use unreclaimable::Unreclaimable;
+pub use views::{RawView, View};
 pub use vma::{IoLock, LockedAccess, MapError, Vma, VmaAccess};
 pub use window::FaultMode;

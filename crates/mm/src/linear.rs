@@ -31,15 +31,15 @@ use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::filemap::Held;
-use crate::filemap::find_page;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{
     BLOCK_FRAMES, FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation,
 };
-use crate::mm::Mm;
+use crate::lookup::find_page;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::vma::MapError;
 use crate::window::Window;

@@ -18,153 +18,36 @@
 
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::background::Panics;
-use foliocache_sync::collections::HashMap;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Mutex, OnceBox, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
-use foliocache_sys::memory::PageVec;
 use foliocache_xarray::{NodePool, PreloadError};
-use std::time::Duration;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::{BackingDevInfo, Limiter, Shares, Stalls};
+use crate::counters::PageCounts;
+use crate::dirty::{Limiter, Shares, Stalls};
 use crate::error::MmError;
-use crate::filemap::{Pins, ViewHome};
 use crate::folio::FolioPool;
-use crate::frames::{BLOCK_FRAMES, FrameKind, FrameUsage, Frames, Reservation};
-use crate::holder::OrphanNames;
+use crate::frames::{BLOCK_FRAMES, FrameKind, Frames, Reservation};
 use crate::nodes::NodeChunks;
+use crate::pins::{OrphanNames, Pins};
 use crate::prepared::Prepared;
 use crate::pressure::Pressure;
+use crate::queues::Lru;
+use crate::readahead::READAHEAD_PART;
 use crate::readahead::ReadaheadBudget;
-use crate::reclaim::{Lru, Need, Rounds, Shrinker, Waiter};
-use crate::stats::{FileStats, MmStats, PageCounts, read};
+use crate::reclaim::{Need, Waiter};
+use crate::records::AddressSpace;
+use crate::records::BackingDevInfo;
+use crate::records::{Mappings, Mm, MmConfig};
+use crate::rounds::Rounds;
 use crate::types::{PAGE_SIZE, PageIndex};
-use crate::window::{FaultMode, Windows};
+use crate::views::ViewHome;
 use crate::worker::Worker;
-
-/// How a cache is to be made.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct MmConfig {
-    /// The bound on all memory of the cache, in bytes.
-    pub limit: u64,
-    /// Share of the bound that may be dirty before writeback starts, in percent.
-    pub dirty_background_percent: u32,
-    /// Share of the bound that may be dirty before writers wait, in percent. Half as much again, up to 60, where much
-    /// of what was written for want of room is dirtied again.
-    pub dirty_percent: u32,
-    /// How long data stays dirty before it is written without anybody asking.
-    pub dirty_expire: Duration,
-    /// Whether the bound gives way while memory is short outside: see
-    /// [`PressureStats`](crate::PressureStats). Costs a thread that looks once a second, and more
-    /// often under pressure.
-    pub external_pressure: bool,
-    /// Who resolves the faults of mapped files.
-    pub fault_mode: FaultMode,
-    /// Most bytes that one fault of a mapped file puts into the page tables, at least a page. 2 MiB and more say:
-    /// whole folios.
-    pub fault_around_bytes: u32,
-    /// Whether mapped files are to have huge pages of 2 MiB out of the kernel's pool.
-    pub huge_frames: bool,
-}
-
-impl MmConfig {
-    /// The defaults, under a bound of `limit` bytes.
-    pub const fn new(limit: u64) -> Self {
-        Self {
-            limit,
-            dirty_background_percent: 10,
-            dirty_percent: 40,
-            dirty_expire: Duration::from_secs(5),
-            external_pressure: true,
-            fault_mode: FaultMode::Thread,
-            fault_around_bytes: 2 << 20,
-            huge_frames: false,
-        }
-    }
-}
-
-/// Readahead may hold one part in this many of the frames, not yet used.
-pub(crate) const READAHEAD_PART: u64 = 8;
 
 /// Times room is made for a charge of metadata before it is refused: others may take what is freed.
 const CHARGE_ATTEMPTS: usize = 4;
-
-/// One cache's memory management.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub struct Mm {
-    // What a hit reads and nobody writes: one cache line.
-    fork: ForkGuard,
-    pub(crate) frames: Arc<Frames>,
-    pub(crate) nodes: Arc<NodePool>,
-    pub(crate) config: MmConfig,
-    // What changes.
-    pub(crate) folios: Arc<FolioPool>,
-    pub(crate) lru: RankedMutex<Lru>,
-    pub(crate) waits: WaitTable,
-    /// Pages of all files that are not safely on a medium.
-    pub(crate) counts: PageCounts,
-    /// Pages of memory file systems: neither written back nor evicted.
-    pub(crate) nr_unevictable: AtomicU64,
-    /// Pages that mappings hold.
-    pub(crate) nr_held: AtomicU64,
-    /// Those of them that are held for I/O, not of memory file systems. Relaxed: they steer.
-    pub(crate) nr_held_for_io: AtomicU64,
-    pub(crate) pins: Pins,
-    pub(crate) views: Arc<ViewHome>,
-    pub(crate) orphan_names: OrphanNames,
-    /// What held pages are written from, made by the first: they change meanwhile.
-    pub(crate) stable: Mutex<PageVec<u8>>,
-    /// File systems that have dirty files, among which the dirty limit is shared.
-    pub(crate) nr_dirty_bdis: AtomicU64,
-    pub(crate) shares: Shares,
-    pub(crate) stalls: Stalls,
-    pub(crate) readahead: Arc<ReadaheadBudget>,
-    pub(crate) background: Worker,
-    pub(crate) rounds: Rounds,
-    /// Lets one thread at a time give memory back. Before every lock of memory, held over waits for folios and
-    /// for RCU.
-    pub(crate) giving_back: Mutex<()>,
-    pub(crate) pressure: Pressure,
-    pub(crate) direct_reclaims: AtomicU64,
-    /// Lines of the log that tell of them.
-    pub(crate) direct_reclaims_told: Limiter,
-    pub(crate) memory_faults: AtomicU64,
-    pub(crate) compacted: AtomicU64,
-    pub(crate) skipped: AtomicU64,
-    pub(crate) copied_views: AtomicU64,
-    pub(crate) replaced: AtomicU64,
-    panics: Arc<Panics>,
-    mappings: RankedMutex<Mappings>,
-    pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
-    /// Until when caches of metadata need not ask for memory, in coarse milliseconds.
-    pub(crate) no_metadata_until: AtomicU64,
-    /// Until when the background reclaimer need not look whether caches of metadata hold too much, likewise.
-    pub(crate) no_ahead_until: AtomicU64,
-    bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
-    pub(crate) windows: OnceBox<Windows>,
-    /// Held while the windows are made ready for the first of them.
-    pub(crate) making_windows: Mutex<()>,
-}
-
-#[cfg(not(any(loom, shuttle)))]
-const _: () = {
-    use std::mem::offset_of;
-
-    assert!(offset_of!(Mm, fork) == 0 && offset_of!(Mm, folios) == 64);
-};
-
-#[derive(Debug, Default)]
-struct Mappings {
-    next_id: u64,
-    live: HashMap<u64, Weak<AddressSpace>>,
-    /// Activity of the address spaces that are gone.
-    retired: FileStats,
-}
 
 impl Mm {
     /// A cache bounded by `config.limit` bytes, with its background reclaimer running.
@@ -236,27 +119,6 @@ impl Mm {
         Ok(mm)
     }
 
-    /// `ECHILD` in a process forked from the one that made the cache, whose memory is not there.
-    #[inline]
-    pub fn check_fork(&self) -> Result<(), Errno> {
-        self.fork.check()
-    }
-
-    /// What became known of panics in background threads that work for this cache.
-    pub fn panics(&self) -> &Arc<Panics> {
-        &self.panics
-    }
-
-    /// The frame space.
-    pub fn frames(&self) -> &Frames {
-        &self.frames
-    }
-
-    /// Memory against the bound. Costs a few loads.
-    pub fn usage(&self) -> FrameUsage {
-        self.frames.usage()
-    }
-
     /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room. Pages give way to it before names
     /// and inodes do: [`Mm::charge_used_metadata`] has it the other way round.
     ///
@@ -287,35 +149,6 @@ impl Mm {
     /// Gives charged metadata back.
     pub fn uncharge_metadata(&self, bytes: u64) {
         self.frames.uncharge_metadata(bytes);
-    }
-
-    /// All figures of the cache. Takes every file's counters together: not for a hot path.
-    pub fn stats(&self) -> MmStats {
-        let (mut files, known_files) = {
-            let mappings = self.mappings.lock();
-            (mappings.retired, mappings.live.len() as u64)
-        };
-        for mapping in self.mappings() {
-            mapping.add_stats(&mut files);
-        }
-        MmStats {
-            memory: self.usage(),
-            unreclaimable: self.unreclaimable(),
-            files,
-            known_files,
-            readahead_leased_pages: self.readahead.leased(),
-            direct_reclaims: read(&self.direct_reclaims),
-            memory_faults: read(&self.memory_faults),
-            blocks_compacted: read(&self.compacted),
-            blocks_skipped: read(&self.skipped),
-            views_copied: read(&self.copied_views),
-            copied_view_bytes: self.views.copied_bytes(),
-            folios_replaced: read(&self.replaced),
-            give_back_failures: self.frames.give_back_failures(),
-            background_panics: self.panics.count(),
-            pressure: self.pressure.stats(),
-            throttle: self.stalls.stats(),
-        }
     }
 
     /// The address spaces there are now.

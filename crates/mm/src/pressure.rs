@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::error::MmError;
 use crate::frames::{BLOCK_SIZE, Frames, MIN_LIMIT};
-use crate::mm::Mm;
+use crate::records::Mm;
 use policy::Policy;
 pub(crate) use policy::Usage;
 

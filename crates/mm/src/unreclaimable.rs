@@ -43,11 +43,11 @@ use foliocache_sync::time::sleep;
 use foliocache_sys::Errno;
 use foliocache_sys::memory::free_huge_pages;
 
-use crate::address_space::AddressSpace;
+use crate::counters::Count;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, MIN_LINEAR_LIMIT};
-use crate::mm::Mm;
 use crate::reclaim::RECLAIM_WAIT;
-use crate::stats::Count;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::PAGE_SHIFT;
 
 /// Names and inodes keep one of so many bytes of the bound while memory is short.

@@ -6,12 +6,12 @@ use foliocache_sys::userfaultfd::OpenError;
 use std::fmt;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
 use crate::filemap::{Held, HoldKind};
 use crate::frames::{MIN_LINEAR_LIMIT, RangeError};
 use crate::linear::LinearFile;
-use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::window::{Window, Windows};
 

@@ -29,12 +29,12 @@
 //! window's addresses are used by the program only while it has the [`Vma`](crate::Vma).
 #![allow(unsafe_code)]
 
-use crate::address_space::AddressSpace;
-use crate::filemap::find_page;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, TABLE_BYTES, Tables};
 use crate::linear::LinearFile;
-use crate::mm::Mm;
+use crate::lookup::find_page;
 use crate::readahead::ReadaheadState;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{LockedAccess, VmaAccess};
 use foliocache_sync::atomic::AtomicU64;

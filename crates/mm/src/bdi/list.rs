@@ -13,49 +13,16 @@
 //! clears the turn and then looks at the counts. One of them sees what the other did.
 
 use foliocache_sync::Arc;
-use foliocache_sync::atomic::{Ordering, fence};
+use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use foliocache_sync::time::monotonic_ns;
-use std::collections::BTreeMap;
 
-use super::BackingDevInfo;
-use crate::address_space::AddressSpace;
+use crate::dirty::{DirtyFile, Listed, NOT_DIRTY};
+use crate::records::AddressSpace;
+use crate::records::BackingDevInfo;
 
-/// What [`AddressSpace::dirty_turn`] holds while the file is on no list.
-pub(crate) const NOT_DIRTY: u64 = 0;
-
-#[derive(Debug)]
-struct DirtyFile {
-    file: Arc<AddressSpace>,
-    /// When the oldest of its data that is not durable became dirty, in nanoseconds of the monotonic clock.
-    since: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct DirtyFiles {
-    by_turn: BTreeMap<u64, DirtyFile>,
-    last: u64,
-    /// A file was put on the empty list since the flusher's last round.
-    used: bool,
-    /// The flusher sleeps until it is woken, without a time.
-    flusher_rests: bool,
-}
-
-impl DirtyFiles {
-    /// Empty, before the flusher is started.
-    pub(super) fn new() -> Self {
-        Self {
-            by_turn: BTreeMap::new(),
-            last: 0,
-            used: false,
-            flusher_rests: true,
-        }
-    }
-
-    fn push_back(&mut self, dirty: DirtyFile) {
-        self.last += 1;
-        // Relaxed: changes under the list's lock; see the module for who looks without it.
-        dirty.file.dirty_turn.store(self.last, Ordering::Relaxed);
-        self.by_turn.insert(self.last, dirty);
+impl Listed for AddressSpace {
+    fn turn(&self) -> &AtomicU64 {
+        &self.dirty_turn
     }
 }
 

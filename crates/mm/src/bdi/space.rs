@@ -38,23 +38,20 @@
 //! `scarce`, and one that asks reads the count after that was set, with a SeqCst fence between the two on either side: so one of
 //! them sees the other. All else is Relaxed: sums and hints.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::{Ordering, fence};
 use foliocache_sync::time::{Duration, monotonic_ns, sleep};
-use foliocache_sync::{Arc, ShardedCounter};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use super::BackingDevInfo;
-use crate::address_space::AddressSpace;
-use crate::stats::{Count, bump, read};
+use crate::counters::{Count, bump, read};
+use crate::dirty::{UNASKED, UnaskedWrite};
+use crate::records::AddressSpace;
+use crate::records::BackingDevInfo;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Room below which each write asks for its own: what many threads may dirty before they see that room is scarce.
 const HEADROOM: u64 = 64 << 20;
-
-/// Bytes of a write that always asks whether the store has room for it.
-pub(crate) const UNASKED: u64 = 4 << 20;
 
 /// How long after room became scarce others wait for writes that did not ask. Such a write may hang in the store, or wait for
 /// one of those that wait for it.
@@ -68,35 +65,6 @@ const CLOSED: u64 = 1 << 62;
 
 /// How long a writer sleeps before it looks again whether others are done with what they reserved.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
-
-/// What is known of the room in the store.
-#[derive(Debug)]
-pub(super) struct Space {
-    /// Bytes written to the store, ever.
-    written: AtomicU64,
-    /// The store is asked again when so many bytes are used.
-    next_look: AtomicU64,
-    /// Bytes of writes under way that asked.
-    reserved: AtomicU64,
-    /// Writes under way that did not ask.
-    unasked: ShardedCounter,
-    /// When room became scarce last, in nanoseconds of [`monotonic_ns`].
-    scarce_since: AtomicU64,
-    writing: RankedMutex<()>,
-}
-
-impl Default for Space {
-    fn default() -> Self {
-        Self {
-            written: AtomicU64::new(0),
-            next_look: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
-            unasked: ShardedCounter::new(),
-            scarce_since: AtomicU64::new(0),
-            writing: RankedMutex::new(Rank::Space, ()),
-        }
-    }
-}
 
 /// Room for a write that is under way.
 #[derive(Debug)]
@@ -112,18 +80,6 @@ impl Drop for ReservedSpace<'_> {
             false => self.bytes,
         };
         (self.bdi.space.reserved).fetch_sub(bytes, Ordering::Release);
-    }
-}
-
-/// A write of less than [`UNASKED`] bytes that did not ask for room.
-#[derive(Debug)]
-pub(crate) struct UnaskedWrite<'a>(&'a Space);
-
-impl Drop for UnaskedWrite<'_> {
-    fn drop(&mut self) {
-        // Release pairs with the Acquire in `nr_unasked`: its bytes are counted as dirty.
-        fence(Ordering::Release);
-        self.0.unasked.dec();
     }
 }
 

@@ -13,14 +13,14 @@
 //!
 //! Leaves. Nothing is written to the log with one held.
 
-use foliocache_sync::Mutex;
-use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::{Duration, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
-use super::BackingDevInfo;
-use crate::address_space::AddressSpace;
+use crate::dirty::shown;
 use crate::ops::AddressSpaceOperations;
+use crate::records::AddressSpace;
+use crate::records::BackingDevInfo;
 use crate::show::{Bytes, Time};
 
 /// The target of the lines that tell that something works again.
@@ -35,70 +35,6 @@ const HUNG_MS: u64 = 10_000;
 /// A wait of a writer that is told of, in milliseconds.
 const LONG_WAIT_MS: u64 = 100;
 
-/// Lines of a kind in an interval, and its milliseconds.
-const MOST_LINES: usize = 5;
-const INTERVAL_MS: u64 = 10_000;
-
-/// Lets few lines of a kind through.
-#[derive(Debug, Default)]
-pub(crate) struct Limiter(Mutex<Lines>);
-
-#[derive(Debug, Default)]
-struct Lines {
-    /// When the interval began, in milliseconds.
-    since: u64,
-    /// What lines of the interval were about.
-    told: Vec<(u64, i32)>,
-    left_out: u64,
-}
-
-impl Limiter {
-    /// Whether a line about `what` may be written `now`; with how many were left out before it.
-    pub(crate) fn admit(&self, what: (u64, i32), now: u64) -> Option<LeftOut> {
-        let mut lines = self.0.lock();
-        if lines.told.is_empty() || now.saturating_sub(lines.since) >= INTERVAL_MS {
-            lines.since = now;
-            lines.told.clear();
-        }
-        if lines.told.len() >= MOST_LINES || lines.told.contains(&what) {
-            lines.left_out += 1;
-            return None;
-        }
-        lines.told.push(what);
-        Some(std::mem::take(&mut lines.left_out))
-    }
-
-    fn take_left_out(&self) -> LeftOut {
-        std::mem::take(&mut self.0.lock().left_out)
-    }
-}
-
-/// Lines that were not written.
-pub(crate) type LeftOut = u64;
-
-/// For a field of a line: absent where there is nothing to say.
-pub(crate) fn shown(left_out: LeftOut) -> Option<LeftOut> {
-    (left_out > 0).then_some(left_out)
-}
-
-/// What was told of one store.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    failures: Limiter,
-    slow: Limiter,
-    waits: Limiter,
-    /// Since when writing fails, and what had been written by then.
-    fault: Mutex<Option<(u64, u64)>>,
-    /// Bytes written, ever.
-    written: AtomicU64,
-    /// Reads, writes and flushes that are under way.
-    asked: AtomicU64,
-    /// When one of them ended last, or began beside no other, in milliseconds.
-    answered: AtomicU64,
-    /// Whether the log was told that nothing is answered.
-    hung: AtomicBool,
-}
-
 /// A read, a write or a flush that is under way until this is dropped.
 #[must_use]
 struct Asked<'a>(&'a BackingDevInfo);
@@ -106,17 +42,6 @@ struct Asked<'a>(&'a BackingDevInfo);
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         self.0.note_answered();
-    }
-}
-
-impl Told {
-    // Relaxed, both: a figure.
-    pub(super) fn wrote(&self, bytes: u64) {
-        self.written.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
     }
 }
 
@@ -260,8 +185,8 @@ impl AddressSpace {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::bdi::BdiKind;
-    use crate::mm::{Mm, MmConfig};
+    use crate::records::BdiKind;
+    use crate::records::{Mm, MmConfig};
     use crate::test_store::Sink;
     use foliocache_sync::Arc;
 
@@ -290,20 +215,5 @@ mod tests {
         let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
         let told = file.ask_store(|_| bdi.tell_hung(coarse_monotonic_ms() + HUNG_MS));
         assert!(told, "it was being called");
-    }
-
-    #[test]
-    fn a_line_a_file_and_cause_and_few_of_a_kind_in_an_interval() {
-        let limiter = Limiter::default();
-        assert_eq!(limiter.admit((1, 5), 1_000), Some(0));
-        for _ in 0..1_000 {
-            assert_eq!(limiter.admit((1, 5), 1_500), None);
-        }
-        assert_eq!(limiter.admit((1, 28), 2_000), Some(1_000), "another cause");
-        for file in 2..100 {
-            let admitted = limiter.admit((file, 5), 3_000);
-            assert_eq!(admitted.is_some(), file < 2 + MOST_LINES as u64 - 2);
-        }
-        assert_eq!(limiter.admit((1, 5), 1_000 + INTERVAL_MS), Some(95));
     }
 }

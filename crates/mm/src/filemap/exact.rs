@@ -20,13 +20,13 @@ use foliocache_sys::Errno;
 
 use super::batch::{GROUP, most_started};
 use super::fill::Plug;
-use super::view::View;
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::frames::BLOCK_SIZE;
 use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::views::View;
 
 impl AddressSpace {
     /// The `len` bytes from `iocb.pos` on; `None` if the file ends before the last. `iocb.pos` moves past them. They are not

@@ -28,15 +28,16 @@ use std::ops::Range;
 
 use super::REFUSALS;
 use super::reader::Reader;
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
 use crate::frames::FrameKind;
-use crate::mm::{Mm, READAHEAD_PART};
 use crate::ops::{IoSegment, ReadMode};
 use crate::prepared::Prepared;
+use crate::readahead::READAHEAD_PART;
 use crate::readahead::{COPY_MAX, Limits, MAX_WINDOW, ReadaheadState, WAIT_MAX, Window};
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PageIndex, pages_for};
 
 /// Most pages in one read that is only started: whoever waits for its first page waits for all.

@@ -32,13 +32,13 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::reader::Reader;
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::direct_map;
 use crate::folio::{LockedFolio, flag};
 use crate::linear::LinearFile;
-use crate::mm::Mm;
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_for};
 use crate::vma::{LockedAccess, MapError};
 use crate::writeback::STABLE_BYTES;

@@ -23,7 +23,7 @@
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::{Duration, sleep};
 
-use crate::address_space::AddressSpace;
+use crate::records::AddressSpace;
 
 /// Between two looks of a writer that waits.
 const POLL: Duration = Duration::from_micros(200);
@@ -77,10 +77,10 @@ impl AddressSpace {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::bdi::{BackingDevInfo, BdiKind};
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
-    use crate::mm::{Mm, MmConfig};
+    use crate::records::{BackingDevInfo, BdiKind};
+    use crate::records::{Mm, MmConfig};
     use crate::test_store::Sink;
     use foliocache_sync::{Arc, thread};
     use foliocache_sys::Errno;

@@ -20,13 +20,10 @@ mod fill;
 mod held;
 mod held_off;
 mod in_place;
-mod lookup;
 mod nowait;
 mod pin;
-mod raw_view;
 mod read;
 mod reader;
-mod relied;
 mod replace;
 mod split;
 mod start;
@@ -37,32 +34,21 @@ mod view;
 mod write;
 mod write_hit;
 
-pub(crate) use appended::Appended;
 pub use batch::{Batch, Request, read_batch};
-pub(crate) use direct::DirectWrites;
 pub use exact::{ViewRequest, view_batch};
 pub(crate) use held::{Held, HoldKind};
-#[cfg(loom)]
-pub(crate) use lookup::Lookup;
-pub(crate) use lookup::find_page;
 pub use nowait::Fetch;
-pub(crate) use pin::Pins;
 pub use pin::{FolioPin, PinError, PinMode, PinnedPart};
-pub use raw_view::RawView;
-pub(crate) use relied::{AskedFiles, Passed, Reliance};
 #[cfg(loom)]
 pub(crate) use split::split_in_index;
-pub(crate) use start::Start;
-pub use view::View;
-pub(crate) use view::ViewHome;
 
 use foliocache_sys::Errno;
 
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::folio::{LockedFolio, Operation};
 use crate::iov::Stopped;
-use crate::mm::Mm;
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 
 /// Times that one copy starts over because of bad memory.
 const BAD_MEMORY_RETRIES: usize = 4;

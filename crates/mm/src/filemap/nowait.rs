@@ -14,13 +14,13 @@ use std::task::Waker;
 
 use super::fill::Plug;
 use super::reader::Reader;
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;
-use crate::mm::Mm;
 use crate::ops::ReadMode;
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::PageIndex;
 
 /// Tries at a page that changes all the time before another thread takes over.

@@ -39,9 +39,7 @@
 
 mod bar;
 
-use bar::DEVICE_WRITES;
 pub(super) use bar::PinBar;
-pub(crate) use bar::Pins;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
@@ -51,13 +49,14 @@ use std::ops::Range;
 
 use super::reader::Reader;
 use super::uses::FolioUse;
-use crate::address_space::AddressSpace;
+use crate::counters::{bump, read};
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
 use crate::holder::Holder;
-use crate::mm::Mm;
+use crate::pins::DEVICE_WRITES;
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
-use crate::stats::{bump, read};
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 /// The use of a pin.

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! Folio by folio: the lockless look-up ([`super::lookup`]); where that misses, readahead and a copy
+//! Folio by folio: the lockless look-up ([`crate::lookup`]); where that misses, readahead and a copy
 //! under the folio lock, so that a page that is evicted at once is still read once.
 //!
 //! # Locking
@@ -16,18 +16,18 @@
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
-use super::lookup::Lookup;
 use super::reader::Reader;
 use super::uncached::UncachedRead;
 use super::uses::FolioUse;
 use super::{BAD_MEMORY_RETRIES, memory_failed};
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
-use crate::mm::Mm;
+use crate::lookup::Lookup;
 use crate::readahead::{Limits, ReadaheadState, Window};
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
 /// What a hole of a memory file is read from.

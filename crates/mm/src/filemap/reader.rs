@@ -4,12 +4,12 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::cell::Cell;
 
-use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{Folio, flag};
 use crate::iocb::Iocb;
-use crate::mm::Mm;
 use crate::ops::IoSegment;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SIZE, PageIndex};
 use crate::window::Window;
 

@@ -29,13 +29,13 @@ use foliocache_sys::Errno;
 use foliocache_xarray::Preload;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::direct_map;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::FrameNumber;
-use crate::mm::Mm;
 use crate::prepared::Prepared;
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SIZE, PageIndex};
 
 /// As long as it is there views of the file are copies.

@@ -22,9 +22,9 @@
 
 use foliocache_xarray::{Entry, Preload, XArray};
 
-use crate::address_space::AddressSpace;
 use crate::folio::{Identity, LockedFolio, Operation, flag, grains};
-use crate::mm::Mm;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SIZE, PageIndex};
 
 impl AddressSpace {

@@ -12,18 +12,14 @@
 //!
 //! Relaxed: one word that is never followed.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{prefetch, rcu};
 use std::ptr;
 
-use crate::address_space::AddressSpace;
 use crate::folio::Folio;
 use crate::frames::FrameNumber;
+use crate::records::AddressSpace;
 use crate::types::PageIndex;
-
-/// The numbers of a descriptor, above, and of a frame; zero for none.
-#[derive(Debug, Default)]
-pub(crate) struct Start(AtomicU64);
 
 impl AddressSpace {
     /// Asks the processor for the two lines that opening the file looks at, and a `stat` but for a word.

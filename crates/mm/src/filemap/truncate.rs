@@ -27,14 +27,14 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
+use crate::counters::Count;
 use crate::direct_map;
+use crate::dirty::WritebackState;
 use crate::filemap::pin::PinBar;
 use crate::folio::{LockedFolio, Operation, grains};
 use crate::owner;
-use crate::stats::Count;
+use crate::records::AddressSpace;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
-use crate::writeback::WritebackState;
 
 /// Times that a change waits for memory to replace viewed folios.
 const REPLACE_TRIES: usize = 16;
@@ -464,10 +464,10 @@ impl AddressSpace {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::bdi::{BackingDevInfo, BdiKind};
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
-    use crate::mm::{Mm, MmConfig};
+    use crate::records::{BackingDevInfo, BdiKind};
+    use crate::records::{Mm, MmConfig};
     use crate::test_store::Sink;
     use foliocache_sync::thread;
 

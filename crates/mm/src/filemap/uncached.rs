@@ -30,14 +30,15 @@
 use foliocache_sync::Arc;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
+use crate::counters::{bump, bump_short};
 use crate::folio::state::Snapshot;
 use crate::folio::{Folio, LockedFolio, Operation, flag};
 use crate::iocb::Iocb;
-use crate::mm::{Mm, READAHEAD_PART};
 use crate::owner;
+use crate::readahead::READAHEAD_PART;
 use crate::readahead::ReadaheadState;
-use crate::stats::{bump, bump_short};
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PageIndex, pages_for};
 
 /// What is not clean; see [`Operation::Forget`].

@@ -13,11 +13,11 @@
 //! The path of most hits knows that the folio was used before ([`Snapshot::is_in_use`](crate::folio::state::Snapshot::is_in_use))
 //! and counts by itself. The others cost a look at what is known anyway.
 
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::folio::state::Snapshot;
 use crate::folio::{LockedFolio, flag};
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::records::AddressSpace;
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 use std::ops::Range;
 

@@ -37,12 +37,12 @@ use foliocache_sys::Errno;
 use std::ops::Range;
 
 use super::{BAD_MEMORY_RETRIES, REFUSALS};
-use crate::address_space::AddressSpace;
 use crate::direct_map;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::prepared::Prepared;
+use crate::records::AddressSpace;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.

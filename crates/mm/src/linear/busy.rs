@@ -21,11 +21,11 @@ use foliocache_sync::rank::{RankedMutexGuard, RankedReadGuard, RankedWriteGuard}
 use foliocache_sync::time::{Duration, Instant, sleep};
 
 use super::LinearFile;
-use crate::address_space::AddressSpace;
+use crate::dirty::WritebackState;
 use crate::folio::LockedFolio;
+use crate::records::AddressSpace;
 use crate::types::PageIndex;
 use crate::vma::MapError;
-use crate::writeback::WritebackState;
 
 /// How long a mapping waits for each lock.
 const PATIENCE: Duration = Duration::from_secs(5);

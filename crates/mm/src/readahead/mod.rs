@@ -54,7 +54,7 @@ mod streams;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-pub(crate) use budget::{ReadaheadBudget, ReadaheadFeedback};
+pub(crate) use budget::{READAHEAD_PART, ReadaheadBudget, ReadaheadFeedback};
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};

@@ -23,10 +23,10 @@ use foliocache_sync::time::{Duration, Instant, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
 use super::MAX_TURNS;
-use super::given_up::GivenUp;
+use crate::counters::bump;
 use crate::frames::{BLOCK_FRAMES, BlockNumber, FrameKind};
-use crate::mm::Mm;
-use crate::stats::bump;
+use crate::records::Mm;
+use crate::shrinker::GivenUp;
 
 /// Frames evicted before the thread looks at the watermarks again.
 const BATCH: usize = 128;

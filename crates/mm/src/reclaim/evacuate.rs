@@ -24,12 +24,12 @@ use foliocache_sync::MutexGuard;
 use foliocache_sync::collections::HashSet;
 use foliocache_sync::time::{Duration, sleep};
 
+use crate::counters::bump;
 use crate::error::MmError;
 use crate::folio::{LockedFolio, Operation};
 use crate::frames::{BLOCK_SIZE, BlockNumber, FrameNumber, Frames};
-use crate::mm::Mm;
 use crate::owner;
-use crate::stats::bump;
+use crate::records::Mm;
 use crate::types::PAGE_SIZE;
 
 /// Sets of blocks in a row of which none could be emptied before the caller is told so.

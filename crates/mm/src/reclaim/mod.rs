@@ -24,18 +24,11 @@
 
 mod background;
 mod evacuate;
-mod given_up;
-mod lru;
-mod shadow;
 mod shrinker;
 mod tables;
 mod waiting;
 
-pub use given_up::GivenUp;
-use lru::Evicted;
-pub(crate) use lru::Lru;
-pub use shrinker::Shrinker;
-pub(crate) use waiting::{Need, Rounds, Waiter};
+pub(crate) use waiting::{Need, Waiter};
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
@@ -43,15 +36,16 @@ use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
 use std::time::Duration;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::shown;
-use crate::filemap::Passed;
+use crate::counters::bump;
+use crate::dirty::shown;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{FrameKind, Reservation, Ticket};
-use crate::mm::Mm;
 use crate::owner;
+use crate::queues::Evicted;
+use crate::records::AddressSpace;
+use crate::records::Mm;
+use crate::relied::Passed;
 use crate::show::Bytes;
-use crate::stats::bump;
 use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
 

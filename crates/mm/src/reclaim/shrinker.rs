@@ -20,9 +20,9 @@ use foliocache_sync::time::{Duration, coarse_monotonic_ms};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 
-use super::given_up::GivenUp;
 use super::waiting::{Need, Waiter};
-use crate::mm::Mm;
+use crate::records::Mm;
+use crate::shrinker::{GivenUp, Shrinker};
 
 /// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low, and the
 /// most that a caller asks for.
@@ -44,24 +44,6 @@ const RETRY_AFTER_MS: u64 = 20;
 
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
 const AGAIN_MS: u64 = 4;
-
-/// A cache of metadata.
-#[doc(alias = "shrinker")]
-pub trait Shrinker: Send + Sync {
-    /// Bytes charged for what it keeps. Cheap.
-    fn bytes(&self) -> u64;
-
-    /// Gives up about so many bytes of what is not in use, the least used first.
-    ///
-    /// Context: no read section, and no lock that the end of what is given up needs. May wait for RCU
-    /// readers; waits neither for memory nor for I/O.
-    fn shrink(&self, bytes: u64) -> GivenUp;
-
-    /// Bytes that are charged and that it keeps nothing for: room for its own. Cheap.
-    fn spare(&self) -> u64 {
-        0
-    }
-}
 
 impl Mm {
     /// Has a cache of metadata asked when memory is short, for as long as it lives.

@@ -13,12 +13,12 @@
 use super::Window;
 use super::listener::Listener;
 use super::streams::Streams;
-use crate::address_space::AddressSpace;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, Tables};
 use crate::linear::LinearFile;
-use crate::mm::Mm;
 use crate::paging::{Userfaultfd, WindowArea};
 use crate::readahead::ReadaheadState;
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use crate::vma::{LockedAccess, MapError, VmaAccess};
 use foliocache_sync::atomic::AtomicU64;

@@ -9,8 +9,8 @@
 //!
 //! `next` is held while its thread waits in the kernel. Nothing is taken under it.
 
-use crate::mm::Mm;
 use crate::paging::Userfaultfd;
+use crate::records::Mm;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex, Weak};

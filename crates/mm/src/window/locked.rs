@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::Window;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind};
-use crate::mm::Mm;
+use crate::records::Mm;
 use crate::vma::LockedAccess;
 
 impl Window {

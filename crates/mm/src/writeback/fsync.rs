@@ -7,13 +7,14 @@ use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::BackingDevInfo;
+use crate::counters::Count;
+use crate::dirty::{Groups, WritebackState};
 use crate::errseq::ErrSeqCursor;
 use crate::folio::{Folio, LockedFolio, Operation, flag, grains};
-use crate::stats::Count;
+use crate::records::AddressSpace;
+use crate::records::BackingDevInfo;
 use crate::types::{PageIndex, pages_for};
-use crate::writeback::{Groups, Pass, SIZE_NOT_KNOWN, WritebackState};
+use crate::writeback::{Pass, SIZE_NOT_KNOWN};
 
 /// See [`AddressSpace::awaited`].
 pub(crate) struct Awaited<'a>(&'a AddressSpace);

@@ -21,13 +21,13 @@ use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
+use crate::counters::{Count, bump};
 use crate::direct_map;
 use crate::filemap::HoldKind;
 use crate::folio::{Folio, LockedFolio, flag, grains};
-use crate::mm::Mm;
 use crate::ops::{Extent, IoSegment};
-use crate::stats::{Count, bump};
+use crate::records::AddressSpace;
+use crate::records::Mm;
 use crate::types::{PageIndex, offset_in_page, pages_for};
 use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState, XA_BATCH};
 

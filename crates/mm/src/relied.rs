@@ -32,43 +32,19 @@
 //! pages. Either the first sees the state, or the second the holder, or, by the Release of the count that goes down,
 //! that the page is gone.
 
-use foliocache_sync::Mutex;
-use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use foliocache_sync::time::{Duration, coarse_monotonic_ms};
+use foliocache_sync::atomic::Ordering;
+use foliocache_sync::time::Duration;
 use std::cell::Cell;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::BackingDevInfo;
 use crate::folio::LockedFolio;
 use crate::owner;
+use crate::records::AddressSpace;
+use crate::records::BackingDevInfo;
+use crate::reliance::state;
 use crate::types::pages_for;
-
-/// How long the flusher has to get a descriptor before the pages are given up without.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// When the flusher asks again for files that were in use.
 const AGAIN: Duration = Duration::from_millis(5);
-
-mod state {
-    pub(super) const FREE: u8 = 0;
-    pub(super) const RELIED: u8 = 1;
-    pub(super) const ASKED: u8 = 2;
-    pub(super) const LOST: u8 = 3;
-}
-
-/// Whether handles of a file have nothing but its pages.
-#[derive(Debug, Default)]
-pub(crate) struct Reliance(AtomicU8);
-
-/// Files of a file system that are asked for.
-#[derive(Debug, Default)]
-pub(crate) struct AskedFiles {
-    /// By their numbers.
-    files: Mutex<Vec<u64>>,
-    /// Since when the list is not empty, in coarse milliseconds; 0 if it is. Relaxed everywhere: changed under the lock, and
-    /// whoever misses a change looks again.
-    since: AtomicU64,
-}
 
 /// What a search for memory has seen of pages that are relied on.
 #[derive(Default)]
@@ -77,29 +53,6 @@ pub(crate) struct Passed {
     pending: Cell<bool>,
     /// Some are lost, or overdue.
     lost: Cell<bool>,
-}
-
-impl Reliance {
-    /// Begins it; whether it holds: all is there, and nobody takes something out, as the count of `holders` shows.
-    pub(crate) fn begin(&self, holders: &AtomicU32, is_whole: impl FnOnce() -> bool) -> bool {
-        let (free, relied) = (state::FREE, state::RELIED);
-        // Relaxed: ordered by the fence.
-        let order = Ordering::Relaxed;
-        let begun = self.0.compare_exchange(free, relied, order, order);
-        // Partner: the fence in `is_begun_for_holder`.
-        fence(Ordering::SeqCst);
-        // Acquire: the Release of `owner::count_down`.
-        let whole = holders.load(Ordering::Acquire) == 0 && is_whole();
-        whole && begun != Err(state::LOST)
-    }
-
-    /// Whether it has begun. Context: counted as a holder before.
-    pub(crate) fn is_begun_for_holder(&self) -> bool {
-        // Partner: the fence in `begin`.
-        fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence.
-        self.0.load(Ordering::Relaxed) != state::FREE
-    }
 }
 
 impl AddressSpace {
@@ -191,26 +144,6 @@ impl Passed {
     /// Whether pages of lost files are all that is left.
     pub(crate) fn is_last_resort(&self) -> bool {
         self.lost.get() && !self.pending.get()
-    }
-}
-
-impl AskedFiles {
-    fn push(&self, file: u64) {
-        let mut files = self.files.lock();
-        files.push(file);
-        // Relaxed: see the field.
-        if self.since.load(Ordering::Relaxed) == 0 {
-            self.since
-                .store(coarse_monotonic_ms().max(1), Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the flusher has not answered for a while.
-    fn is_overdue(&self) -> bool {
-        // Relaxed: see the field.
-        let since = self.since.load(Ordering::Relaxed);
-        let patience = PATIENCE.as_millis() as u64;
-        since != 0 && coarse_monotonic_ms().saturating_sub(since) > patience
     }
 }
 

@@ -41,10 +41,10 @@
 
 use crate::types::PAGE_SIZE;
 
-pub(super) const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// Longest pause of a writer that is below the limit, in nanoseconds.
-pub(super) const MAX_PAUSE: u64 = 100_000_000;
+pub(crate) const MAX_PAUSE: u64 = 100_000_000;
 
 /// Most that one charge costs: a single writer of a file pauses no longer.
 const MAX_COST: u64 = 50_000_000;
@@ -85,7 +85,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// The zones of a share of `limit` pages, where the flusher begins at `background`, and at `least` of data that is written once.
-    pub(super) fn new(least: u64, background: u64, limit: u64) -> Self {
+    pub(crate) fn new(least: u64, background: u64, limit: u64) -> Self {
         let full = limit - limit / 16;
         Self {
             least,
@@ -98,7 +98,7 @@ impl Limits {
 
     /// The zones of what an uncached writer's file has waiting, a part of all: up to twice what the flusher begins for by
     /// itself, since such data is written once. So it always has enough for long writes, and half of the limit is left to others.
-    pub(super) fn of_uncached_file(&self) -> Self {
+    pub(crate) fn of_uncached_file(&self) -> Self {
         Self {
             freerun: self.least,
             full: 2 * self.least,
@@ -114,7 +114,7 @@ impl Limits {
 
     /// Where the writers of a file sleep that has `own` pages not durable: a small file may use what
     /// lies above `full`, so that who fills the cache does not stop who writes a little.
-    pub(super) fn stop(&self, own: u64) -> u64 {
+    pub(crate) fn stop(&self, own: u64) -> u64 {
         match own <= self.few() {
             true => self.limit,
             false => self.full,
@@ -122,7 +122,7 @@ impl Limits {
     }
 
     /// The share of the bandwidth that may be dirtied with `held` pages not durable.
-    pub(super) fn ratio(&self, held: u64) -> f64 {
+    pub(crate) fn ratio(&self, held: u64) -> f64 {
         let zone = (self.full - self.freerun) as f64;
         let x = held.saturating_sub(self.freerun) as f64 / zone;
         // At `freerun` it has no end; a page's worth of the zone is near enough.
@@ -131,7 +131,7 @@ impl Limits {
 }
 
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Flows, as a mean over [`FLOWS_MEMORY`].
     flows: f64,
     /// Owed in the window that is open, in nanoseconds.
@@ -140,7 +140,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(now: u64) -> Self {
+    pub(crate) fn new(now: u64) -> Self {
         Self {
             flows: 1.0,
             owed: 0,
@@ -151,7 +151,7 @@ impl Pace {
     /// Charges `pages` pages to the flow whose clock is `clock`, with the ratio for `held` dirty pages of all
     /// files, of which `own` are the flow's; returns how long its writer pauses, in nanoseconds. Zero if
     /// what is owed is not worth a sleep yet: it stays on the clock.
-    pub(super) fn charge(
+    pub(crate) fn charge(
         &mut self,
         clock: &mut u64,
         now: u64,
@@ -190,7 +190,7 @@ impl Pace {
     }
 
     /// Pages that a writer should dirty between two charges, so that its pauses stay short.
-    pub(super) fn batch(&self, bandwidth: u64) -> u64 {
+    pub(crate) fn batch(&self, bandwidth: u64) -> u64 {
         let bytes = bandwidth as f64 / self.flows * (BATCH_COST as f64 / SECOND as f64);
         (bytes as u64 / PAGE_SIZE as u64).max(1)
     }

@@ -36,7 +36,7 @@ const SLOWEST: f64 = (64 << 10) as f64;
 
 /// Measures one store. Times are nanoseconds from any start.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     rate: f64,
     /// Time that went into it, at most [`MEMORY`].
     measured: u64,
@@ -50,7 +50,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             rate: INITIAL,
             measured: GUESS,
@@ -59,17 +59,17 @@ impl Meter {
         }
     }
 
-    pub(super) fn begin(&mut self, now: u64) {
+    pub(crate) fn begin(&mut self, now: u64) {
         self.since = Some(now);
     }
 
-    pub(super) fn end(&mut self, now: u64) {
+    pub(crate) fn end(&mut self, now: u64) {
         self.sample(now);
         self.since = None;
     }
 
     /// The store took `bytes` bytes in `took` nanoseconds, for a pass or for somebody else.
-    pub(super) fn wrote(&mut self, now: u64, bytes: u64, took: u64) {
+    pub(crate) fn wrote(&mut self, now: u64, bytes: u64, took: u64) {
         if took > 0 && bytes > 0 {
             let seen = bytes as f64 / took as f64 * SECOND as f64;
             // Writes of much count for more: what a small one takes is mostly its latency.
@@ -100,7 +100,7 @@ impl Meter {
     }
 
     /// Bytes a second, with what is under way taken in (invariant 1).
-    pub(super) fn rate(&self, now: u64) -> u64 {
+    pub(crate) fn rate(&self, now: u64) -> u64 {
         let time = self.time + self.since.map_or(0, |since| now.saturating_sub(since));
         match time >= WINDOW {
             true => self.blend(time).min(self.rate) as u64,
@@ -108,7 +108,7 @@ impl Meter {
         }
     }
 
-    pub(super) fn write_speed(&self) -> u64 {
+    pub(crate) fn write_speed(&self) -> u64 {
         self.write_speed.max(SLOWEST) as u64
     }
 }

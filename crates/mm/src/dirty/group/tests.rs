@@ -1,12 +1,12 @@
 //! One write and one flush for a group, its errors, panics of the store, gathering.
 
 use super::*;
-use crate::address_space::AddressSpace;
-use crate::bdi::{BackingDevInfo, BdiKind};
 use crate::iocb::Iocb;
 use crate::iov::IovIter;
-use crate::mm::{Mm, MmConfig};
 use crate::ops::{AddressSpaceOperations, IoSegment};
+use crate::records::AddressSpace;
+use crate::records::{BackingDevInfo, BdiKind};
+use crate::records::{Mm, MmConfig};
 use crate::types::PAGE_SIZE;
 use foliocache_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;

@@ -126,20 +126,20 @@ impl Drop for Working<'_> {
 impl Groups {
     /// Whether a file of which so many pages count as dirty may have much to be written. A large folio counts whole, so with
     /// one record in it a log has many dirty pages; its last record tells better.
-    pub(super) fn may_be_much(&self, dirty_pages: u64) -> bool {
+    pub(crate) fn may_be_much(&self, dirty_pages: u64) -> bool {
         let written = self.written.load(Ordering::Relaxed);
         dirty_pages > MOST_PAGES && written / PAGE_SIZE as u64 > MOST_PAGES
     }
 
     /// What the work for a group, or beside one, has written. Zero is ignored: others had written it by then.
-    pub(super) fn note_written(&self, bytes: u64) {
+    pub(crate) fn note_written(&self, bytes: u64) {
         if bytes > 0 {
             self.written.store(bytes, Ordering::Relaxed);
         }
     }
 
     /// Whether a caller would have to wait now.
-    pub(super) fn is_led(&self) -> bool {
+    pub(crate) fn is_led(&self) -> bool {
         self.state.lock().led
     }
 
@@ -149,7 +149,7 @@ impl Groups {
     ///
     /// # Errors
     /// Those of the work; `EIO` if it panicked in another thread.
-    pub(super) fn run(&self, work: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    pub(crate) fn run(&self, work: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let mut state = self.state.lock();
         state.members += 1;
         if state.led {

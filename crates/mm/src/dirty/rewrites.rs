@@ -32,7 +32,7 @@ const STEPS: u32 = 8;
 const FEWEST: u64 = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct Rewrites {
+pub(crate) struct Rewrites {
     /// Pages that were written early, and those of them that were dirtied again, since the level was looked at.
     early: AtomicU64,
     again: AtomicU64,
@@ -41,12 +41,12 @@ pub(super) struct Rewrites {
 
 impl Rewrites {
     /// So many pages that were written early are dirty again.
-    pub(super) fn dirtied_again(&self, pages: u64) {
+    pub(crate) fn dirtied_again(&self, pages: u64) {
         self.again.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// So many pages were written early, where no more than `limits` allow are dirty.
-    pub(super) fn wrote_early(&self, pages: u64, limits: Limits) {
+    pub(crate) fn wrote_early(&self, pages: u64, limits: Limits) {
         let early = self.early.fetch_add(pages, Ordering::Relaxed) + pages;
         if early < FEWEST.max(limits.limit / 4) {
             return;
@@ -63,7 +63,7 @@ impl Rewrites {
     }
 
     /// A limit between that for data which is written once and that for what is written all the time.
-    pub(super) fn between(&self, least: u64, most: u64) -> u64 {
+    pub(crate) fn between(&self, least: u64, most: u64) -> u64 {
         let level = u64::from(self.level.load(Ordering::Relaxed));
         least + most.saturating_sub(least) * level / u64::from(STEPS)
     }

@@ -45,18 +45,20 @@
 //!
 //! Links and `lru_queue` are Relaxed: the LRU lock orders them.
 
+mod shadow;
+
 use foliocache_sync::atomic::Ordering;
 
-use super::shadow::ShadowTable;
 use crate::folio::{Folio, FolioPool, LockedFolio, Operation, flag};
 use crate::types::PageIndex;
 use foliocache_sync::wait::WaitTable;
+use shadow::ShadowTable;
 
 mod on {
-    pub(super) const NONE: u8 = 0;
-    pub(super) const SMALL: u8 = 1;
-    pub(super) const MAIN: u8 = 2;
-    pub(super) const UNCACHED: u8 = 3;
+    pub(crate) const NONE: u8 = 0;
+    pub(crate) const SMALL: u8 = 1;
+    pub(crate) const MAIN: u8 = 2;
+    pub(crate) const UNCACHED: u8 = 3;
 }
 
 /// The small queue's share of all queued folios: one part in this many.
@@ -94,10 +96,10 @@ pub(crate) struct Lru {
 
 /// What was evicted, for the shadow table.
 #[derive(Debug)]
-pub(super) struct Evicted {
-    pub(super) owner: u64,
-    pub(super) page: PageIndex,
-    pub(super) pages: u64,
+pub(crate) struct Evicted {
+    pub(crate) owner: u64,
+    pub(crate) page: PageIndex,
+    pub(crate) pages: u64,
 }
 
 #[derive(Debug, Default)]
@@ -220,7 +222,7 @@ impl Lru {
     }
 
     /// Queues a folio again that was to be evicted and stays.
-    pub(super) fn put_back(&mut self, pool: &FolioPool, folio: &Folio) {
+    pub(crate) fn put_back(&mut self, pool: &FolioPool, folio: &Folio) {
         self.main.push(pool, folio, on::MAIN);
     }
 
@@ -234,7 +236,7 @@ impl Lru {
         }
     }
 
-    pub(super) fn remove_small(&mut self, pool: &FolioPool, folio: &Folio) -> bool {
+    pub(crate) fn remove_small(&mut self, pool: &FolioPool, folio: &Folio) -> bool {
         let small = folio.lru_queue.load(Ordering::Relaxed) == on::SMALL;
         if small {
             self.small.unlink(pool, folio);
@@ -293,7 +295,7 @@ impl Lru {
         self.shadows.evictions()
     }
 
-    pub(super) fn record_eviction(&mut self, evicted: &Evicted) {
+    pub(crate) fn record_eviction(&mut self, evicted: &Evicted) {
         self.shadows
             .record(evicted.owner, evicted.page, evicted.pages);
     }

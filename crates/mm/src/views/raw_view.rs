@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::view::View;
+use super::View;
 
 /// A view that was given away by [`View::into_raw`]: for callbacks of C, which hand a pointer out and get it back.
 ///
