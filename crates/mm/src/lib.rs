@@ -25,6 +25,7 @@ mod error;
 mod errseq;
 mod filemap;
 mod folio;
+mod follower;
 mod frames;
 mod hints;
 mod holder;
@@ -32,6 +33,7 @@ mod iocb;
 mod iov;
 mod linear;
 mod lookup;
+mod mapped;
 mod mm;
 #[cfg(loom)]
 #[doc(hidden)]
@@ -80,6 +82,7 @@ pub use frames::{
 pub use holder::Holder;
 pub use iocb::Iocb;
 pub use iov::IovIter;
+pub use mapped::{FaultMode, LockedAccess, MapError, VmaAccess};
 pub use ops::{AddressSpaceOperations, Extent, IoSegment, ReadDone, ReadMode};
 #[cfg(shuttle)]
 #[doc(hidden)]
@@ -92,5 +95,4 @@ pub use stats::MmStats;
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 pub use unreclaimable::Unreclaimable;
 pub use views::{RawView, View};
-pub use vma::{IoLock, LockedAccess, MapError, Vma, VmaAccess};
-pub use window::FaultMode;
+pub use vma::{IoLock, Vma};

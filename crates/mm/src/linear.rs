@@ -25,24 +25,20 @@
 //! a leaf, changed with `i_rwsem` and `invalidate_lock` held exclusive: nobody adds a folio meanwhile. `windows`
 //! has [`Rank::IMmap`]: held shared while page tables are changed, so that no window goes meanwhile.
 
-use foliocache_sync::rank::{Rank, RankedRwLock};
+use foliocache_sync::Arc;
 use foliocache_sync::time::{Duration, sleep};
-use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
 use crate::direct_map;
-use crate::filemap::Held;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{
     BLOCK_FRAMES, FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation,
 };
 use crate::lookup::find_page;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::mapped::{FileRange, MapError};
+use crate::records::{AddressSpace, LinearFile, Mm};
 use crate::types::{PAGE_SIZE, PageIndex};
-use crate::vma::MapError;
-use crate::window::Window;
 
 mod busy;
 
@@ -59,33 +55,6 @@ const UNIT: u64 = BLOCK_FRAMES as u64;
 
 /// Times that a file is written out before it has huge frames, if others go on storing to it.
 const MAX_SYNCS: u32 = 16;
-
-/// See the module.
-pub(crate) struct LinearFile {
-    /// Pages that the ranges cover, with linear frames throughout.
-    making: Mutex<u64>,
-    ranges: RankedRwLock<Vec<Arc<FileRange>>>,
-    pub(crate) windows: RankedRwLock<Vec<Arc<Window>>>,
-    pub(crate) held: RankedRwLock<Vec<Held>>,
-    wants: busy::Wants,
-}
-
-struct FileRange {
-    first: u64,
-    range: LinearRange,
-}
-
-impl FileRange {
-    fn end(&self) -> u64 {
-        self.first + self.range.pages()
-    }
-
-    /// The part of the file's pages that it has, counted from its own first page.
-    fn part(&self, pages: &Range<u64>) -> Range<u64> {
-        let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
-        within(pages.start)..within(pages.end)
-    }
-}
 
 impl Mm {
     /// As [`Frames::new_range`](crate::Frames); files that nobody uses give theirs up first if need be.
@@ -108,35 +77,6 @@ impl Mm {
             self.frames.punch_leaving();
             tries += 1;
         }
-    }
-}
-
-impl Default for LinearFile {
-    fn default() -> Self {
-        Self {
-            making: Mutex::new(0),
-            ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
-            windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
-            held: RankedRwLock::new(Rank::Leaf, Vec::new()),
-            wants: busy::Wants::default(),
-        }
-    }
-}
-
-impl LinearFile {
-    fn pages(&self) -> u64 {
-        self.ranges.read().last().map_or(0, |range| range.end())
-    }
-
-    /// The linear frames of pages, run by run, each with its first page.
-    pub(crate) fn runs(&self, pages: Range<u64>) -> Vec<(u64, Range<FrameNumber>)> {
-        let runs = |range: &Arc<FileRange>| {
-            let part = range.part(&pages);
-            let frame = |page: u64| range.range.base().add(page as u32);
-            (!part.is_empty())
-                .then(|| (range.first + part.start, frame(part.start)..frame(part.end)))
-        };
-        self.ranges.read().iter().filter_map(runs).collect()
     }
 }
 

@@ -114,7 +114,7 @@ impl Mm {
         });
         mm.start_background()?;
         if let Some(monitor) = monitor {
-            mm.pressure.start(&mm, monitor)?;
+            mm.start_following(monitor)?;
         }
         Ok(mm)
     }

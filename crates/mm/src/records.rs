@@ -33,7 +33,7 @@ use crate::errseq::ErrSeq;
 use crate::folio::FolioPool;
 use crate::frames::{FrameUsage, Frames};
 use crate::hints::{Appended, Start};
-use crate::linear::LinearFile;
+use crate::mapped::{self, FaultMode};
 use crate::ops::AddressSpaceOperations;
 use crate::pins::{OrphanNames, Pins};
 use crate::pressure::Pressure;
@@ -43,8 +43,16 @@ use crate::reliance::{AskedFiles, Reliance};
 use crate::rounds::Rounds;
 use crate::shrinker::Shrinker;
 use crate::views::ViewHome;
-use crate::window::{FaultMode, Windows};
 use crate::worker::Worker;
+
+/// Some pages of a file at some addresses.
+pub(crate) type Window = mapped::Window<AddressSpace>;
+
+/// The windows of a cache.
+pub(crate) type Windows = mapped::Windows<AddressSpace>;
+
+/// What a file has once it was mapped.
+pub(crate) type LinearFile = mapped::LinearFile<AddressSpace>;
 
 /// How a cache is to be made.
 #[derive(Clone, Copy, Debug)]

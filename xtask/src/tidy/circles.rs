@@ -37,23 +37,6 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "mm",
-        &[
-            "bdi",
-            "charge",
-            "filemap",
-            "holder",
-            "linear",
-            "owner",
-            "prepared",
-            "pressure",
-            "records",
-            "vma",
-            "window",
-            "writeback",
-        ],
-    ),
-    (
         "vfs",
         &[
             "dcache/cache",

@@ -42,12 +42,10 @@ use super::uses::FolioUse;
 use crate::counters::bump;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
+use crate::mapped::VmaAccess;
 use crate::readahead::{ReadaheadState, Window as ReadaheadWindow};
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm, Window};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
-use crate::vma::VmaAccess;
-use crate::window::Window;
 
 impl AddressSpace {
     /// Resolves a fault of a window at `page`, which it shows; returns the page up to which it has

@@ -36,7 +36,6 @@ mod write_hit;
 
 pub use batch::{Batch, Request, read_batch};
 pub use exact::{ViewRequest, view_batch};
-pub(crate) use held::{Held, HoldKind};
 pub use nowait::Fetch;
 pub use pin::{FolioPin, PinError, PinMode, PinnedPart};
 #[cfg(loom)]

@@ -8,10 +8,8 @@ use crate::direct_map;
 use crate::folio::{Folio, flag};
 use crate::iocb::Iocb;
 use crate::ops::IoSegment;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm, Window};
 use crate::types::{PAGE_SIZE, PageIndex};
-use crate::window::Window;
 
 /// For whom pages are brought in.
 #[derive(Clone, Copy)]

@@ -20,12 +20,11 @@ use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::rank::{RankedMutexGuard, RankedReadGuard, RankedWriteGuard};
 use foliocache_sync::time::{Duration, Instant, sleep};
 
-use super::LinearFile;
 use crate::dirty::WritebackState;
 use crate::folio::LockedFolio;
-use crate::records::AddressSpace;
+use crate::mapped::{MapError, Wants};
+use crate::records::{AddressSpace, LinearFile};
 use crate::types::PageIndex;
-use crate::vma::MapError;
 
 /// How long a mapping waits for each lock.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,13 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two tries at first, and later: an eighth of the wait so far.
 const POLL: Duration = Duration::from_micros(200);
 const LONG_POLL: Duration = Duration::from_millis(20);
-
-/// The locks that a mapping waits for and others would share.
-#[derive(Default)]
-pub(super) struct Wants {
-    i_rwsem: AtomicBool,
-    invalidate_lock: AtomicBool,
-}
 
 /// Says that a lock is wanted.
 struct Wanted<'a>(&'a AtomicBool);

@@ -10,17 +10,16 @@
 //! As in the parent: a place in the area is one window's alone, whose addresses nobody uses when it goes.
 #![allow(unsafe_code)]
 
-use super::Window;
-use super::listener::Listener;
-use super::streams::Streams;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, Tables};
-use crate::linear::LinearFile;
+use crate::mapped::{
+    FaultMode, Listener, LockedAccess, MapError, Refusal, Resolve, State, Streams, VmaAccess,
+};
 use crate::paging::{Userfaultfd, WindowArea};
 use crate::readahead::ReadaheadState;
 use crate::records::AddressSpace;
 use crate::records::Mm;
+use crate::records::{LinearFile, Window, Windows};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
-use crate::vma::{LockedAccess, MapError, VmaAccess};
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
@@ -29,11 +28,10 @@ use foliocache_sync::workers::{Limits, Workers};
 use foliocache_sync::{Arc, Mutex, Weak, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::event::Event;
-use foliocache_sys::memory::{WindowAccess, room_for_mappings, spare_addresses};
-use foliocache_sys::userfaultfd::{Handler, InlineFaults, ResolveFault, resolve_inline};
-use foliocache_sys::windows::{Announced, announce};
+use foliocache_sys::memory::{WindowAccess, spare_addresses};
+use foliocache_sys::userfaultfd::{Handler, ResolveFault, resolve_inline};
+use foliocache_sys::windows::announce;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::ops::Range;
 
@@ -44,52 +42,8 @@ const AREA: usize = 16 << 40;
 /// dirty limit, at a time.
 const FAULT_THREADS: usize = 64;
 
-/// Mappings that a new thread takes, at most: its stacks with their guards, and what its allocator begins with.
-const THREAD_MAPPINGS: usize = 16;
-
 /// How long a thread stays that has nothing to do.
 const IDLE_THREAD: Duration = Duration::from_secs(1);
-
-/// How long a page that could not be had stays unreadable before it is tried again.
-const POISON_TIME: Duration = Duration::from_secs(1);
-
-/// How long a page is known to have been refused once: who waits for it touches it again at once.
-const REFUSAL_TIME: Duration = Duration::from_secs(10);
-
-/// How faults of mapped files are resolved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum FaultMode {
-    /// By threads of the cache, 64 at most, while the touching thread sleeps. System calls may use addresses of a mapping. Needs
-    /// `CAP_SYS_PTRACE`, or `vm.unprivileged_userfaultfd` = 1, or access to `/dev/userfaultfd`; without, making a mapping fails with
-    /// `EPERM`.
-    #[default]
-    Thread,
-    /// By the touching thread, in a handler of SIGBUS: six times as fast for single pages, as fast for 2 MiB. A system call on an address whose page is not
-    /// mapped fails with `EFAULT`.
-    Inline,
-}
-
-/// The windows of a cache.
-pub(crate) struct Windows {
-    pub(crate) area: WindowArea,
-    pub(super) faults: Arc<Userfaultfd>,
-    mode: FaultMode,
-    state: RankedRwLock<State>,
-    /// Pages that could not be had, by their addresses.
-    refused: RankedMutex<BTreeMap<usize, Refusal>>,
-    workers: Workers<Arc<Listener>>,
-    stop: Arc<Event>,
-    announced: Mutex<Option<Announced>>,
-    inline: Mutex<Option<InlineFaults>>,
-}
-
-/// A page that could not be had.
-struct Refusal {
-    since: Instant,
-    end: usize,
-    /// It is unreadable, as it was refused more than once.
-    poisoned: bool,
-}
 
 /// Resolves faults on the threads that touch the pages.
 struct Resolver(Weak<Mm>);
@@ -106,23 +60,6 @@ impl ResolveFault for Resolver {
             .upgrade()
             .is_some_and(|mm| mm.windows().resolve(address, write))
     }
-}
-
-impl fmt::Debug for Windows {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Windows")
-            .field("mode", &self.mode)
-            .finish_non_exhaustive()
-    }
-}
-
-struct State {
-    /// Units of 2 MiB of the area that are free.
-    free: Runs,
-    /// By the first unit.
-    windows: BTreeMap<u32, Arc<Window>>,
-    /// Where the next search for page tables begins: a window, by its first unit, and a table of it.
-    hand: (u32, u32),
 }
 
 impl Windows {
@@ -172,40 +109,10 @@ impl Windows {
             return Ok(());
         }
         *self.announced.lock() = Some(announce(self.area.addresses()));
-        let listener = Listener::new(mm, &self.faults, &self.stop);
+        let cache: Weak<Mm> = Arc::downgrade(mm);
+        let listener = Listener::new(cache, &self.faults, &self.stop);
         self.listen(Arc::new(listener))
             .map_err(|error| Errno::from(error).into())
-    }
-
-    /// Has one more thread take faults, if there may be one.
-    pub(super) fn listen(&self, listener: Arc<Listener>) -> io::Result<()> {
-        if !room_for_mappings(THREAD_MAPPINGS) {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        let submitted = self.workers.submit(0, listener);
-        submitted.map_err(|none| none.error)
-    }
-
-    /// Ends the resolving of faults. Context: there is no window any more.
-    pub(crate) fn stop(&self) {
-        *self.inline.lock() = None;
-        *self.announced.lock() = None;
-        self.stop.set();
-        self.workers.stop();
-    }
-
-    /// The window that has an address, and the page there.
-    fn find(&self, address: usize) -> Option<(Arc<Window>, PageIndex)> {
-        let unit = (address.checked_sub(self.area.addresses().start)? / BLOCK_SIZE) as u32;
-        let state = self.state.read();
-        let (_, window) = state.windows.range(..=unit).next_back()?;
-        let page = match window.huge {
-            // The kernel names the beginning of the huge page, perhaps.
-            true => address.saturating_sub(window.address) / PAGE_SIZE,
-            false => address.checked_sub(window.address)? / PAGE_SIZE,
-        };
-        let page = PageIndex(window.pages.start + page as u64);
-        (page.0 < window.pages.end).then(|| (Arc::clone(window), page))
     }
 
     /// Resolves a fault in a thread of the cache's.
@@ -260,44 +167,6 @@ impl Windows {
     pub(crate) fn resolve(&self, address: usize, write: bool) -> bool {
         let found = self.find(address);
         found.is_some_and(|(window, page)| window.resolve(page, write).is_ok())
-    }
-
-    /// Lets pages be tried again that could not be had a while ago.
-    pub(crate) fn end_old_poison(&self) {
-        self.end_poison(|refusal, _| {
-            let time = if refusal.poisoned {
-                POISON_TIME
-            } else {
-                REFUSAL_TIME
-            };
-            refusal.since.elapsed() >= time
-        });
-    }
-
-    /// Lets pages at some addresses be tried again that could not be had.
-    pub(super) fn end_poison_at(&self, addresses: &Range<usize>) {
-        self.end_poison(|_, page| page.start < addresses.end && addresses.start < page.end);
-    }
-
-    fn end_poison(&self, over: impl Fn(&Refusal, &Range<usize>) -> bool) {
-        let mut ended = Vec::new();
-        self.refused.lock().retain(|&start, refusal| {
-            let page = start..refusal.end;
-            let stays = !over(refusal, &page);
-            if !stays && refusal.poisoned {
-                ended.push(page);
-            }
-            stays
-        });
-        for page in ended {
-            let _ = self.area.zap(self.offset(page));
-        }
-    }
-
-    /// Addresses, from the beginning of the area on.
-    pub(super) fn offset(&self, addresses: Range<usize>) -> Range<usize> {
-        let start = self.area.addresses().start;
-        addresses.start - start..addresses.end - start
     }
 
     /// Makes a window onto pages of a file that have linear frames.
@@ -426,6 +295,16 @@ impl Windows {
             return;
         }
         self.state.write().free.give_back(units.clone());
+    }
+}
+
+impl Resolve for Mm {
+    fn resolve(&self, address: usize, write: bool) {
+        self.windows().resolve_for(address, write);
+    }
+
+    fn listen(&self, listener: Arc<Listener>) -> io::Result<()> {
+        self.windows().listen(listener)
     }
 }
 

@@ -7,19 +7,11 @@
 
 use std::ops::Range;
 
-use super::Window;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind};
-use crate::records::Mm;
-use crate::vma::LockedAccess;
+use crate::mapped::LockedAccess;
+use crate::records::{Mm, Window};
 
 impl Window {
-    /// Notes stores that were no faults, or that may have been made.
-    pub(crate) fn note_stores(&self) {
-        if let Some(stored) = self.stored.get() {
-            stored();
-        }
-    }
-
     /// Has the kernel map all its pages. Context: they are held, and the page tables are charged.
     pub(crate) fn fill(&self, mm: &Mm) {
         let (windows, addresses) = (mm.windows(), self.addresses(&self.whole(&self.pages)));

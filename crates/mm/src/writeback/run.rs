@@ -23,8 +23,8 @@ use std::ops::Range;
 
 use crate::counters::{Count, bump};
 use crate::direct_map;
-use crate::filemap::HoldKind;
 use crate::folio::{Folio, LockedFolio, flag, grains};
+use crate::mapped::HoldKind;
 use crate::ops::{Extent, IoSegment};
 use crate::records::AddressSpace;
 use crate::records::Mm;

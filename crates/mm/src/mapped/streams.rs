@@ -16,7 +16,7 @@ const STREAMS: usize = 4;
 ///
 /// Relaxed: guesses.
 #[derive(Default)]
-pub(super) struct Streams {
+pub(crate) struct Streams {
     next: [AtomicU64; STREAMS],
     oldest: AtomicU32,
 }
@@ -24,7 +24,7 @@ pub(super) struct Streams {
 impl Streams {
     /// Pages that a fault at `page` is given, at most 2^`most`: twice as many as the last of its stream, or
     /// 2^`first`.
-    pub(super) fn expect(&self, page: u64, first: u32, most: u32) -> Stream<'_> {
+    pub(crate) fn expect(&self, page: u64, first: u32, most: u32) -> Stream<'_> {
         for slot in &self.next {
             let seen = slot.load(Ordering::Relaxed);
             if seen >> 8 == page && seen != 0 {
