@@ -46,7 +46,7 @@ use crate::dirty::NOT_DIRTY;
 use crate::dirty::{FlushState, Groups, WritebackState};
 use crate::errseq::ErrSeq;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
-use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
+use crate::frames::{FrameNumber, MAX_ORDER};
 use crate::hints::{Appended, Start};
 use crate::lookup::find_page;
 use crate::ops::{AddressSpaceOperations, IoSegment};
@@ -55,6 +55,8 @@ use crate::records::{AddressSpace, BackingDevInfo, Mm};
 use crate::reliance::Reliance;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::{direct_map, owner};
+
+const MAX_NAMES: usize = 256;
 
 impl AddressSpace {
     /// The cache of a file of `size` bytes behind `ops`, on file system `bdi`. Holds no page yet.
@@ -330,6 +332,45 @@ impl AddressSpace {
         self.retire(locked, frame, order)
     }
 
+    /// What becomes of a folio that was detached, of frames that are given: it is its views', or its descriptor is free.
+    /// Then the frames are returned, if they are general ones.
+    pub(crate) fn retire(
+        &self,
+        locked: LockedFolio<'_>,
+        frame: FrameNumber,
+        order: u32,
+    ) -> Option<(FrameNumber, u32)> {
+        let (mm, folio) = (self.mm(), locked.folio());
+        if locked.hold_counts().is_viewed() {
+            {
+                let mut names = mm.orphan_names.0.lock();
+                if names.len() < MAX_NAMES && !names.contains_key(&self.id()) {
+                    names.insert(self.id(), self.name());
+                }
+            }
+            if !locked.leave_to_views(self.id()).is_left_orphan() {
+                return None;
+            }
+            folio.end_orphan();
+        }
+        drop(locked);
+        mm.folios.free(folio);
+        (!mm.frames.is_linear(frame)).then_some((frame, order))
+    }
+
+    /// Whether the caller is the one who takes the mark from a locked folio.
+    pub(crate) fn take_mark(locked: &LockedFolio<'_>) -> bool {
+        locked.state.load().has(flag::DROPBEHIND)
+            && locked.state.clear(flag::DROPBEHIND).has(flag::DROPBEHIND)
+    }
+
+    /// A marked folio leaves the index, whoever takes it out.
+    pub(crate) fn note_uncached_gone(&self, locked: &LockedFolio<'_>) {
+        if Self::take_mark(locked) {
+            bump(&self.counters.uncached.dropped, locked.nr_pages());
+        }
+    }
+
     /// As [`AddressSpace::mark_grains_dirty`], for those that a range of bytes touches.
     #[doc(alias = "folio_mark_dirty")]
     #[inline(always)]
@@ -370,7 +411,7 @@ impl AddressSpace {
     fn mark_newly_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
         locked.state.set(flag::DIRTY);
         if locked.state.clear(flag::EARLY).has(flag::EARLY) {
-            self.bdi.note_dirtied_again(locked.nr_pages());
+            self.bdi.rewrites.dirtied_again(locked.nr_pages());
         }
         self.index.lock().set_mark(locked.index().0, Mark::Dirty);
         self.count(Count::Dirty, locked.nr_pages());
@@ -389,48 +430,6 @@ impl AddressSpace {
     pub(crate) fn addr(&self, locked: &LockedFolio<'_>, offset: usize) -> *mut u8 {
         debug_assert!(offset < PAGE_SIZE << locked.order());
         self.mm().frames.addr(locked.frame()).wrapping_add(offset)
-    }
-
-    /// Largest order of a folio now: at most a 64th of the bound.
-    pub(crate) fn max_order(&self) -> u32 {
-        (self.mm().frames.capacity() / 64)
-            .max(1)
-            .ilog2()
-            .min(MAX_ORDER)
-    }
-
-    /// Takes 2^`order` frames in a row for the folio that begins at `page`. `None`: not now, so a smaller
-    /// folio has to do; one of a single page is refused only if it has a folio by now.
-    ///
-    /// This and [`Self::detach_unqueued_folio`] are the boundary between files and frames (decision 42): a page in a
-    /// linear range has one frame for ever, which is the folio's as long as that is in the index
-    /// ([`Frames::take_linear`](crate::Frames)); for others any free frames of the general blocks will do. Frames are
-    /// taken on a promise of their kind, and are one folio's until they are freed.
-    ///
-    /// May sleep as [`Frames::alloc`](crate::Frames::alloc) does; never waits for memory to be freed.
-    pub(crate) fn take_frames(
-        &self,
-        page: PageIndex,
-        order: u32,
-        promised: &mut Reservation<'_>,
-    ) -> Option<FrameNumber> {
-        match (self.linear_frame(page), promised.kind()) {
-            (None, FrameKind::General) => self.mm().frames.alloc_order(promised, order),
-            // Without its page table, which was charged before, there is none.
-            (Some(frame), FrameKind::Linear) => {
-                self.mm().frames.claim_linear(frame, order).then_some(frame)
-            }
-            // The range is newer than the promise, or ends here.
-            _ => None,
-        }
-    }
-
-    /// Frees the general frames of a folio that left the index and whose version grew. A reader may still be
-    /// copying from them, and finds that out afterwards. Does not sleep.
-    pub(crate) fn free_frames(&self, frames: Option<(FrameNumber, u32)>) {
-        if let Some((frame, order)) = frames {
-            self.mm().frames.free(frame, order);
-        }
     }
 
     /// Removes every folio that lies in `first..=last` whole and has no pins, whatever its state.

@@ -1,10 +1,13 @@
-//! [`MetadataCharge`]: metadata that counts against the bound for as long as its owner is there.
+//! Metadata that counts against the bound: charging it, and [`MetadataCharge`], a charge that ends with its owner.
 
 use foliocache_sync::Arc;
 use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;
 
 use crate::records::Mm;
+
+/// Times room is made for a charge of metadata before it is refused: others may take what is freed.
+const CHARGE_ATTEMPTS: usize = 4;
 
 /// Bytes that are charged to the bound of a cache until this is dropped.
 #[derive(Debug)]
@@ -57,5 +60,34 @@ impl Drop for MetadataCharge {
         if self.mm.check_fork().is_ok() {
             self.mm.uncharge_metadata(self.bytes);
         }
+    }
+}
+
+impl Mm {
+    /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room. Pages give way to it before names
+    /// and inodes do: [`Mm::charge_used_metadata`] has it the other way round.
+    ///
+    /// # Errors
+    /// `ENOMEM` when what may be metadata is used up even so. Never waits for I/O.
+    pub fn charge_metadata(&self, bytes: u64) -> Result<(), Errno> {
+        for _ in 0..CHARGE_ATTEMPTS {
+            if self.take_metadata(bytes) {
+                return Ok(());
+            }
+            if self.metadata_may_grow() {
+                self.make_room_for_metadata();
+            }
+            self.nodes.shrink();
+        }
+        match self.take_metadata(bytes) {
+            true => Ok(()),
+            false => Err(Errno::ENOMEM),
+        }
+    }
+
+    /// Charges metadata that is neither a descriptor nor an index node, if there is room for it now.
+    pub(crate) fn take_metadata(&self, bytes: u64) -> bool {
+        self.frames.try_charge_metadata(bytes)
+            || (self.metadata_may_grow() && self.frames.charge_metadata(bytes))
     }
 }

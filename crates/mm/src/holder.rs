@@ -20,14 +20,12 @@ use foliocache_sync::rcu;
 use std::fmt;
 use std::ops::Range;
 
-use crate::folio::{Folio, HoldCounts, LockedFolio};
+use crate::folio::{Folio, HoldCounts};
 use crate::frames::{BlockNumber, FrameNumber, Frames, MAX_ORDER};
 use crate::owner;
 use crate::records::AddressSpace;
 use crate::records::Mm;
 use crate::types::PageIndex;
-
-const MAX_NAMES: usize = 256;
 
 /// Most of them that a message lists.
 const MAX_LISTED: usize = 8;
@@ -104,32 +102,6 @@ impl Holder {
 }
 
 impl AddressSpace {
-    /// What becomes of a folio that was detached, of frames that are given: it is its views', or its descriptor is free.
-    /// Then the frames are returned, if they are general ones.
-    pub(crate) fn retire(
-        &self,
-        locked: LockedFolio<'_>,
-        frame: FrameNumber,
-        order: u32,
-    ) -> Option<(FrameNumber, u32)> {
-        let (mm, folio) = (self.mm(), locked.folio());
-        if locked.hold_counts().is_viewed() {
-            {
-                let mut names = mm.orphan_names.0.lock();
-                if names.len() < MAX_NAMES && !names.contains_key(&self.id()) {
-                    names.insert(self.id(), self.name());
-                }
-            }
-            if !locked.leave_to_views(self.id()).is_left_orphan() {
-                return None;
-            }
-            folio.end_orphan();
-        }
-        drop(locked);
-        mm.folios.free(folio);
-        (!mm.frames.is_linear(frame)).then_some((frame, order))
-    }
-
     /// The folios of some pages that are pinned, each with its pages and holds. Takes no lock: a pin that comes or goes
     /// meanwhile may be there or not.
     fn pinned_folios(

@@ -98,7 +98,7 @@ impl AddressSpace {
         if new {
             vma.window.collapse(mm, &pages);
         }
-        vma.window.fill(mm);
+        vma.window.fill(windows);
         Ok(vma)
     }
 

@@ -31,13 +31,10 @@
 
 use crate::frames::TABLE_BYTES;
 use crate::lookup::find_page;
-use crate::mapped::VmaAccess;
 use crate::records::{AddressSpace, LinearFile, Mm, Window};
-use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
+use crate::types::PageIndex;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::userfaultfd::Access;
-use std::ops::Range;
 
 mod area;
 mod locked;
@@ -139,35 +136,6 @@ impl Window {
         mm.frames.uncharge_tables(gone.count() as u64 * TABLE_BYTES);
     }
 
-    /// Empties the page tables of those of `pages` that it shows.
-    pub(crate) fn zap(&self, mm: &Mm, pages: &Range<u64>) {
-        if self.locked.is_some() {
-            return;
-        }
-        for run in self.with_tables(pages) {
-            let windows = mm.windows();
-            let zapped = windows.area.zap(windows.offset(self.addresses(&run)));
-            debug_assert!(zapped.is_ok(), "{zapped:?}");
-        }
-    }
-
-    /// Lets those of `pages` that it shows be tried again.
-    pub(crate) fn end_poison(&self, mm: &Mm, pages: &Range<u64>) {
-        mm.windows()
-            .end_poison_at(&self.addresses(&self.part(pages)));
-    }
-
-    /// Has stores to those of `pages` that it shows be faults.
-    pub(crate) fn write_protect(&self, mm: &Mm, pages: &Range<u64>) {
-        if self.locked.is_some() || self.access == VmaAccess::Read {
-            return;
-        }
-        for run in self.with_tables(pages) {
-            let protected = mm.windows().faults.write_protect(self.addresses(&run));
-            debug_assert!(protected.is_ok(), "{protected:?}");
-        }
-    }
-
     /// Resolves a fault at a page.
     ///
     /// # Errors
@@ -179,50 +147,5 @@ impl Window {
             tracing::debug!(file = %mapping.name(), page = page.0, write, %error, "a fault of a mapping");
         }
         resolved.map(drop)
-    }
-
-    /// Puts a page that is not in memory there, and into the page tables, for reads; whether it did. The direct map does
-    /// not have it then, so its eviction takes one mapping away and not two.
-    ///
-    /// Context: as of [`Window::install`].
-    pub(crate) fn place(&self, mm: &Mm, page: u64, bytes: &[u8; PAGE_SIZE]) -> bool {
-        let to = self.address_of(page);
-        let progress = mm.windows().faults.copy(to, bytes, self.read_access());
-        progress.stopped.is_none()
-    }
-
-    /// Puts pages into the page tables, from the first on, up to the first that is there; returns the page
-    /// after the last that is there now with this access. Huge frames are put there whole.
-    ///
-    /// Context: the folios are locked, and the window is in its file's list, which is held shared.
-    ///
-    /// # Errors
-    /// `EIO` where the first page is not in memory.
-    pub(crate) fn install(&self, mm: &Mm, pages: Range<u64>, access: Access) -> Result<u64, Errno> {
-        let faults = &mm.windows().faults;
-        let protection = match access {
-            Access::Read => self.read_access(),
-            Access::Write => Access::Write,
-        };
-        let pages = self.whole(&pages);
-        let mut at = pages.start;
-        while at < pages.end {
-            let progress = faults.map(self.addresses(&(at..pages.end)), protection);
-            at += (progress.bytes >> PAGE_SHIFT) as u64;
-            match progress.stopped {
-                None | Some(Errno::EAGAIN) => {}
-                // Of a read fault, another thread was faster; of a write fault, they are write-protected.
-                Some(Errno::EEXIST) if access == Access::Read => {
-                    return Ok(at.max(self.whole(&(pages.start..pages.start + 1)).end));
-                }
-                Some(Errno::EEXIST) => {
-                    faults.allow_writes(self.addresses(&(at..pages.end)))?;
-                    return Ok(pages.end);
-                }
-                Some(_) if at > pages.start => return Ok(at),
-                Some(_) => return Err(Errno::EIO),
-            }
-        }
-        Ok(at)
     }
 }

@@ -28,7 +28,6 @@
 //! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `list`.
 
 mod limits;
-mod list;
 mod space;
 mod throttle;
 mod told;

@@ -68,11 +68,6 @@ impl BackingDevInfo {
         self.rewrites.wrote_early(pages, self.dirty_limits());
     }
 
-    /// Some of them are dirty again.
-    pub(crate) fn note_dirtied_again(&self, pages: u64) {
-        self.rewrites.dirtied_again(pages);
-    }
-
     pub(crate) fn turn(&self) -> u64 {
         turn(self.throttle.meter.lock().write_speed())
     }

@@ -280,7 +280,7 @@ impl AddressSpace {
         // Before the next page can be touched: its fault may be another thread's.
         stream.note(end);
         window.readahead.note_read(page.pos()..page.add(1).pos());
-        let mapped = window.install(mm, page.0..end, access)?;
+        let mapped = window.install(mm.windows(), page.0..end, access)?;
         if write && late {
             mark_dirty();
         }

@@ -276,13 +276,6 @@ impl AddressSpace {
         }
     }
 
-    /// Whether programs store to some of the file without that being noticed.
-    pub(crate) fn has_unnoticed_stores(&self) -> bool {
-        let unnoticed = |held: &Held| held.kind.unnoticed();
-        let any = |linear: &LinearFile| linear.held.read().iter().any(unnoticed);
-        self.linear.get().is_some_and(any)
-    }
-
     /// Whether some of pages are held.
     pub(crate) fn is_held(&self, pages: Range<u64>) -> bool {
         let here = |held: &Held| overlap(&held.pages, &pages);

@@ -26,7 +26,6 @@ mod read;
 mod reader;
 mod replace;
 mod split;
-mod start;
 mod truncate;
 mod uncached;
 mod uses;

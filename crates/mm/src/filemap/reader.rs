@@ -78,7 +78,7 @@ impl AddressSpace {
         if listed && window.has_table(page.0) && self.has_page(page) {
             window.readahead.note_read(page.pos()..page.add(1).pos());
             folio.state.set(flag::MAPPED);
-            fault.placed.set(window.place(mm, page.0, bytes));
+            fault.placed.set(window.place(mm.windows(), page.0, bytes));
         }
         if !fault.placed.get() {
             // Its frame is taken back, most of the time.

@@ -78,23 +78,10 @@ impl AddressSpace {
         }
     }
 
-    /// Whether the caller is the one who takes the mark from a locked folio.
-    pub(super) fn take_mark(locked: &LockedFolio<'_>) -> bool {
-        locked.state.load().has(flag::DROPBEHIND)
-            && locked.state.clear(flag::DROPBEHIND).has(flag::DROPBEHIND)
-    }
-
     /// Marks a new folio, locked, as brought in by an uncached operation.
     pub(crate) fn mark_uncached(&self, locked: &LockedFolio<'_>) {
         locked.state.set(flag::DROPBEHIND);
         bump(&self.counters.uncached.asked, locked.nr_pages());
-    }
-
-    /// A marked folio leaves the index, whoever takes it out.
-    pub(crate) fn note_uncached_gone(&self, locked: &LockedFolio<'_>) {
-        if Self::take_mark(locked) {
-            bump(&self.counters.uncached.dropped, locked.nr_pages());
-        }
     }
 
     /// A locked folio stays although it is marked; reclaim takes it early.

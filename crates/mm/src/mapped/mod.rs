@@ -11,6 +11,7 @@ mod held;
 mod linear;
 mod listener;
 mod streams;
+mod tables;
 mod window;
 mod windows;
 

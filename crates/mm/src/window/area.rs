@@ -309,11 +309,6 @@ impl Resolve for Mm {
 }
 
 impl Mm {
-    /// The windows of the cache. Context: there is one, or was.
-    pub(crate) fn windows(&self) -> &Windows {
-        self.windows.get().expect("a file was mapped")
-    }
-
     /// The windows of the cache, made ready by the first call.
     ///
     /// # Errors

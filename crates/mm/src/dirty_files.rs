@@ -118,7 +118,7 @@ impl BackingDevInfo {
     }
 
     /// Takes a file off the list if it is durable now. What was taken off is dropped unlocked.
-    pub(super) fn unqueue_if_durable(&self, mapping: &Arc<AddressSpace>) {
+    pub(crate) fn unqueue_if_durable(&self, mapping: &Arc<AddressSpace>) {
         let mut files = self.dirty_files.lock();
         if mapping.is_dirty() {
             return;
