@@ -445,6 +445,26 @@ impl AddressSpace {
         });
     }
 
+    /// Drops the clean pages of a range, as far as `operation` is permitted; `lock` chooses between waiting for those
+    /// in use and leaving them.
+    pub(crate) fn drop_clean<'a>(
+        &'a self,
+        first: PageIndex,
+        last: PageIndex,
+        operation: Operation,
+        lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
+    ) -> u64 {
+        let mut dropped = 0;
+        self.for_each_folio(first, last, lock, |locked| {
+            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
+            if inside && locked.may(operation) {
+                dropped += locked.nr_pages();
+                self.remove_folio(locked);
+            }
+        });
+        dropped
+    }
+
     /// Calls `visit` with each folio that overlaps `first..=last` and that `lock` locks, in order.
     pub(crate) fn for_each_folio<'a>(
         &'a self,

@@ -3,8 +3,16 @@
 use foliocache_sync::Arc;
 use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;
+use foliocache_xarray::CHUNK_SIZE;
 
 use crate::records::Mm;
+use crate::views::{CopyInMaking, OVERHEAD};
+
+/// One of so many bytes of the bound is the most that charged copies hold.
+const PART: u64 = 4;
+
+/// Bytes that are charged at once where memory is short. Room for so many is made by whatever makes room for an index node.
+const PIECE: u64 = CHUNK_SIZE as u64;
 
 /// Times room is made for a charge of metadata before it is refused: others may take what is freed.
 const CHARGE_ATTEMPTS: usize = 4;
@@ -89,5 +97,36 @@ impl Mm {
     pub(crate) fn take_metadata(&self, bytes: u64) -> bool {
         self.frames.try_charge_metadata(bytes)
             || (self.metadata_may_grow() && self.frames.charge_metadata(bytes))
+    }
+}
+
+impl Mm {
+    /// Charges a copy of `len` bytes to the bound.
+    ///
+    /// Context: as [`Mm::charge_used_metadata`], which it blocks as.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if copies would hold more than their share. `ENOMEM` if nothing can be reclaimed.
+    pub(crate) fn charge_copy(&self, len: usize) -> Result<CopyInMaking<'_>, Errno> {
+        let copies = &self.views.copies;
+        let wanted = (len as u64).saturating_add(OVERHEAD);
+        if !copies.enter(wanted, self.frames.limit() / PART) {
+            return Err(Errno::ENOBUFS);
+        }
+        let mut making = CopyInMaking {
+            copies,
+            wanted,
+            charged: 0,
+        };
+        let at_once = self.try_charge_metadata(wanted);
+        if at_once {
+            making.charged = wanted;
+        }
+        while making.charged < wanted {
+            let piece = (wanted - making.charged).min(PIECE);
+            self.charge_used_metadata(piece, MetadataCharge::PATIENCE)?;
+            making.charged += piece;
+        }
+        Ok(making)
     }
 }

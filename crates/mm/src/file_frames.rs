@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::frames::{BLOCK_FRAMES, FrameKind, FrameNumber, MAX_ORDER, Reservation};
 use crate::records::AddressSpace;
-use crate::types::PageIndex;
+use crate::types::{PageIndex, pages_for};
 
 /// Pages of a huge frame.
 const UNIT: u64 = BLOCK_FRAMES as u64;
@@ -91,5 +91,10 @@ impl AddressSpace {
         if let Some((frame, order)) = frames {
             self.mm().frames.free(frame, order);
         }
+    }
+
+    /// Whether a page is the file's, or in a huge frame with such a page.
+    pub(crate) fn has_page(&self, page: PageIndex) -> bool {
+        self.huge_unit(page).unwrap_or(page).0 < pages_for(self.size())
     }
 }

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 mod address_space;
+mod bad_memory;
 mod bdi;
 mod charge;
 mod counters;
@@ -27,9 +28,12 @@ mod error;
 mod errseq;
 mod file_frames;
 mod filemap;
+mod fill;
 mod folio;
 mod follower;
 mod frames;
+mod held;
+mod held_off;
 mod hints;
 mod holder;
 mod iocb;
@@ -45,6 +49,7 @@ mod nodes;
 mod ops;
 mod owner;
 mod paging;
+mod pin;
 mod pins;
 mod prepare;
 mod prepared;
@@ -56,15 +61,18 @@ mod records;
 mod registry;
 mod reliance;
 mod relied;
+mod replace;
 mod rounds;
 pub mod show;
 mod shown;
 mod shrinker;
+mod split;
 mod start;
 mod stats;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod test_store;
 mod types;
+mod uncached;
 mod unreclaimable;
 mod views;
 mod vma;
@@ -78,10 +86,7 @@ pub use counters::{FileStats, UncachedStats};
 pub use dirty::ThrottleStats;
 pub use error::MmError;
 pub use errseq::ErrSeqCursor;
-pub use filemap::{
-    Batch, Fetch, FolioPin, PinError, PinMode, PinnedPart, Request, ViewRequest, read_batch,
-    view_batch,
-};
+pub use filemap::{Batch, Fetch, Request, ViewRequest, read_batch, view_batch};
 pub use frames::{
     BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, FrameUsage, Frames, HugeFrames,
     MAX_ORDER, MIN_LIMIT, Reservation, Ticket,
@@ -94,6 +99,7 @@ pub use ops::{AddressSpaceOperations, Extent, IoSegment, ReadDone, ReadMode};
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub use paging::model::{Step, leave_out};
+pub use pin::{FolioPin, PinError, PinMode, PinnedPart};
 pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
 pub use records::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmConfig};

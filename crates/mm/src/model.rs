@@ -24,13 +24,13 @@ use foliocache_xarray::{CHUNK_SIZE, ChunkSource, Entry, NodePool, XArray};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
-use crate::filemap::split_in_index;
 use crate::folio::{Folio, Identity, flag};
 use crate::frames::FrameNumber;
 use crate::lookup::Lookup;
 use crate::lookup::find_page;
 use crate::owner;
 use crate::reliance::Reliance;
+use crate::split::split_in_index;
 use crate::types::{PAGE_SIZE, PageIndex};
 
 /// The address of the file that the page belongs to, and of another.

@@ -43,7 +43,7 @@ impl Mm {
     /// Asks every flusher to write and to flush early, because memory is short.
     pub(crate) fn request_writeback(&self) {
         for bdi in self.bdis() {
-            if bdi.nr_not_durable() > 0 {
+            if bdi.counts.not_durable() > 0 {
                 bdi.flusher.wake_for_memory();
             }
         }

@@ -34,7 +34,6 @@ use crate::lookup::find_page;
 use crate::records::{AddressSpace, LinearFile, Mm, Window};
 use crate::types::PageIndex;
 use foliocache_sync::Arc;
-use foliocache_sys::Errno;
 
 mod area;
 mod locked;
@@ -134,18 +133,5 @@ impl Window {
     pub(crate) fn uncharge_tables(&self, mm: &Mm) {
         let gone = self.tables.from(0).filter(|&unit| self.tables.remove(unit));
         mm.frames.uncharge_tables(gone.count() as u64 * TABLE_BYTES);
-    }
-
-    /// Resolves a fault at a page.
-    ///
-    /// # Errors
-    /// Those of [`AddressSpace::fault`]: the touch is an error of the program's or of the store's.
-    fn resolve(self: &Arc<Self>, page: PageIndex, write: bool) -> Result<(), Errno> {
-        let mapping = self.mapping.upgrade().ok_or(Errno::EFAULT)?;
-        let resolved = mapping.fault(self, page, write);
-        if let Err(error) = resolved {
-            tracing::debug!(file = %mapping.name(), page = page.0, write, %error, "a fault of a mapping");
-        }
-        resolved.map(drop)
     }
 }

@@ -30,7 +30,7 @@ use foliocache_sys::Errno;
 use foliocache_xarray::{Approach, SlotRef};
 use std::fmt;
 
-use super::fill::Plug;
+use crate::fill::Plug;
 use crate::folio::Folio;
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec};

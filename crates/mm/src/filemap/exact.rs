@@ -6,7 +6,7 @@
 //!   the folio of the first byte ── has all of the range ──▶ a view in place
 //!     │ has a part, or cannot be viewed
 //!     ▼
-//!   charge a copy ([`copies`](super::copies)) ─▶ what the folio has, from the view ─▶ the rest, as a read ─▶ a view that is a copy
+//!   charge a copy ([`crate::charge`]) ─▶ what the folio has, from the view ─▶ the rest, as a read ─▶ a view that is a copy
 //! ```
 //!
 //! A batch starts the reads of all that is missing before it waits for the first, as [`batch`](super::batch) does for reads.
@@ -19,8 +19,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
 use super::batch::{GROUP, most_started};
-use super::fill::Plug;
 use crate::counters::bump;
+use crate::fill::Plug;
 use crate::frames::BLOCK_SIZE;
 use crate::iocb::Iocb;
 use crate::iov::IovIter;

@@ -36,14 +36,12 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
 
-use super::read::Behind;
-use super::reader::{ReadFault, Reader};
-use super::uses::FolioUse;
 use crate::counters::bump;
-use crate::folio::{LockedFolio, flag, grains};
+use crate::fill::FolioUse;
+use crate::fill::{ReadFault, Reader};
+use crate::folio::{LockedFolio, flag};
 use crate::iocb::Iocb;
 use crate::mapped::VmaAccess;
-use crate::readahead::{ReadaheadState, Window as ReadaheadWindow};
 use crate::records::{AddressSpace, Mm, Window};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
@@ -143,67 +141,6 @@ impl AddressSpace {
             window.owed.fetch_add(dirtied, Ordering::Relaxed);
         }
         Ok(Some(end))
-    }
-
-    /// Whether a page is the file's, or in a huge frame with such a page.
-    pub(crate) fn has_page(&self, page: PageIndex) -> bool {
-        self.huge_unit(page).unwrap_or(page).0 < pages_for(self.size())
-    }
-
-    /// The folio that holds `page`, locked, with that page uptodate, or all of it where its frames are huge; and what
-    /// is to follow if it was missing.
-    pub(super) fn folio_to_map(
-        self: &Arc<Self>,
-        readahead: &ReadaheadState,
-        page: PageIndex,
-        reader: Reader<'_>,
-    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
-        let Some(unit) = self.huge_unit(page) else {
-            return self.page_to_map(readahead, page, reader);
-        };
-        loop {
-            // What the frame has beyond the end is zero.
-            let last = PageIndex(pages_for(self.size()).saturating_sub(1).max(unit.0));
-            let (locked, behind) = self.page_to_map(readahead, page.min(last), Reader::Ordinary)?;
-            let all = 0..locked.identity().bytes();
-            if locked.has_grains(all.clone()) {
-                return Ok((locked, behind));
-            }
-            let end = locked.end();
-            drop(locked);
-            if let Some(locked) = self.read_rest(unit, PageIndex(end.0 - 1))?
-                && locked.has_grains(all)
-            {
-                return Ok((locked, behind));
-            }
-        }
-    }
-
-    pub(super) fn page_to_map(
-        self: &Arc<Self>,
-        readahead: &ReadaheadState,
-        page: PageIndex,
-        reader: Reader<'_>,
-    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
-        if !self.has_page(page) {
-            return Err(Errno::EFAULT);
-        }
-        if !self.bdi().is_memory() {
-            return self.read_folio(readahead, page, page, reader);
-        }
-        // A hole gets memory, as little as can be.
-        loop {
-            if let Some(locked) = self.lock_folio(page) {
-                let offset = (page.0 - locked.index().0) as usize * PAGE_SIZE;
-                let grain = grains::of(locked.order(), offset);
-                self.fill_grains(&locked, grain)?;
-                return Ok((locked, None));
-            }
-            let whole = ReadaheadWindow::whole(page, 1, 0);
-            if let Some(locked) = self.fill(page, page, whole, Reader::Ordinary)? {
-                return Ok((locked, None));
-            }
-        }
     }
 
     /// Maps what of a locked folio, and of those after it, fits from `page` on; returns the page after the last, and

@@ -26,7 +26,7 @@
 use foliocache_sync::Arc;
 use std::ptr;
 
-use super::uses::FolioUse;
+use crate::fill::FolioUse;
 use crate::folio::{LockedFolio, flag};
 use crate::iocb::Iocb;
 use crate::readahead::ReadaheadState;

@@ -12,9 +12,9 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::task::Waker;
 
-use super::fill::Plug;
-use super::reader::Reader;
 use crate::counters::bump;
+use crate::fill::Plug;
+use crate::fill::Reader;
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;
 use crate::ops::ReadMode;

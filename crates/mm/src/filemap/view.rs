@@ -10,10 +10,9 @@ use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use std::ptr::NonNull;
 
-use super::reader::Reader;
-use super::uncached::UncachedRead;
-use super::uses::FolioUse;
 use crate::counters::bump;
+use crate::fill::FolioUse;
+use crate::fill::Reader;
 use crate::folio::{Hold, LockedFolio, flag};
 use crate::frames::BLOCK_SIZE;
 use crate::iocb::Iocb;
@@ -21,6 +20,7 @@ use crate::iov::IovIter;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use crate::uncached::UncachedRead;
 use crate::views::{Bytes, HeapCopy, View};
 
 impl AddressSpace {

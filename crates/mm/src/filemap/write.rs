@@ -36,8 +36,9 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use super::{BAD_MEMORY_RETRIES, REFUSALS};
+use super::BAD_MEMORY_RETRIES;
 use crate::direct_map;
+use crate::fill::REFUSALS;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::IovIter;

@@ -354,3 +354,15 @@ impl BackingDevInfo {
             .collect()
     }
 }
+
+impl AddressSpace {
+    /// What is left to do once folios were removed whatever their state.
+    pub(crate) fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
+        if self.counts.get(Count::Failed) == 0 {
+            // What is dirty now need not wait for the retry of what is gone.
+            wb.note(Ok(()));
+            self.bdi().set_error(None);
+        }
+        self.bdi().note_progress(self);
+    }
+}

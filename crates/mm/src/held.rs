@@ -31,9 +31,9 @@ use foliocache_sys::Errno;
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::reader::Reader;
 use crate::counters::bump;
 use crate::direct_map;
+use crate::fill::Reader;
 use crate::folio::{LockedFolio, flag};
 use crate::mapped::{Held, HoldKind, LockedAccess, MapError, not_held, overlap};
 use crate::readahead::ReadaheadState;
@@ -284,7 +284,7 @@ impl AddressSpace {
     }
 
     /// Whether all pages of a folio are held.
-    pub(super) fn holds_all_of(&self, locked: &LockedFolio<'_>) -> bool {
+    pub(crate) fn holds_all_of(&self, locked: &LockedFolio<'_>) -> bool {
         let pages = locked.index().0..locked.end().0;
         let all = |linear: &LinearFile| not_held(&linear.held.read(), &pages, |_| true) == 0;
         self.linear.get().is_some_and(all)
@@ -302,7 +302,7 @@ impl AddressSpace {
 
 impl Mm {
     /// Makes the buffer that held pages are written from.
-    pub(super) fn ready_stable(&self) -> Result<(), Errno> {
+    pub(crate) fn ready_stable(&self) -> Result<(), Errno> {
         // The lock may be held over I/O.
         if self.pins.has_stable.load(Ordering::Acquire) {
             return Ok(());

@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FolioUse {
+pub(crate) enum FolioUse {
     Fetched,
     First,
     GoesOn,
@@ -34,7 +34,7 @@ impl FolioUse {
     /// What reading `bytes` is, of the folio that has the bytes `folio` and was seen as `seen`, before it is marked
     /// accessed. The bytes before `fetched` were brought in for this very read.
     #[inline]
-    pub(super) fn of(
+    pub(crate) fn of(
         handle: &ReadaheadState,
         seen: Snapshot,
         folio: &Range<u64>,
@@ -52,7 +52,7 @@ impl FolioUse {
 
     /// Marks a folio that was seen as `seen` accessed, if this is a use of its own; whether it is the first of what
     /// readahead brought in.
-    pub(super) fn mark(&mut self, locked: &LockedFolio<'_>, seen: Snapshot) -> bool {
+    pub(crate) fn mark(&mut self, locked: &LockedFolio<'_>, seen: Snapshot) -> bool {
         let used = *self == Self::Again || seen.has(flag::READAHEAD);
         let first = used && locked.mark_accessed(seen);
         if first {
@@ -65,7 +65,7 @@ impl FolioUse {
 impl AddressSpace {
     /// Counts a read of `len` bytes at `pos` that are in the cache.
     #[inline]
-    pub(super) fn count_use(&self, kind: FolioUse, pos: u64, len: usize) {
+    pub(crate) fn count_use(&self, kind: FolioUse, pos: u64, len: usize) {
         let pages = (offset_in_page(pos) + len.saturating_sub(1)) / PAGE_SIZE + 1;
         let again = match kind {
             FolioUse::Again => pages,
@@ -83,7 +83,7 @@ impl AddressSpace {
 
     /// The page after those that a read which misses at `page` and goes on to page `last` has to bring in, of the pages before
     /// `end`: the next one that is there.
-    pub(super) fn missing_from(
+    pub(crate) fn missing_from(
         &self,
         page: PageIndex,
         last: PageIndex,

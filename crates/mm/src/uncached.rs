@@ -45,14 +45,14 @@ use crate::types::{PageIndex, pages_for};
 const NOT_DURABLE: u64 = flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE;
 
 /// One uncached read.
-pub(super) struct UncachedRead {
+pub(crate) struct UncachedRead {
     start: u64,
     /// The read before it through the handle was the one behind it.
     backward: bool,
 }
 
 impl UncachedRead {
-    pub(super) fn begin(handle: &ReadaheadState, start: u64, len: usize) -> Self {
+    pub(crate) fn begin(handle: &ReadaheadState, start: u64, len: usize) -> Self {
         handle.note_uncached();
         Self {
             start,
@@ -117,7 +117,7 @@ impl AddressSpace {
     }
 
     /// An uncached read copied bytes of one folio; `last`: that was all of it.
-    pub(super) fn note_uncached_copy(&self, read: &UncachedRead, bytes: Range<u64>, last: bool) {
+    pub(crate) fn note_uncached_copy(&self, read: &UncachedRead, bytes: Range<u64>, last: bool) {
         let page = PageIndex::of(bytes.start);
         let Some(folio) = self.folio_at(page) else {
             return;
@@ -156,13 +156,13 @@ impl AddressSpace {
     }
 
     /// An uncached operation came to pages that were there before.
-    pub(super) fn note_present(&self, pages: u64) {
+    pub(crate) fn note_present(&self, pages: u64) {
         bump(&self.counters.uncached.asked, pages);
         bump(&self.counters.uncached.kept_present, pages);
     }
 
     /// Has the flusher write what an uncached write has dirtied since it had `handed` over what was before.
-    pub(super) fn hand_over(self: &Arc<Self>, iocb: &Iocb, handed: &mut u64) {
+    pub(crate) fn hand_over(self: &Arc<Self>, iocb: &Iocb, handed: &mut u64) {
         if iocb.uncached && iocb.pos > *handed && !self.bdi().is_memory() {
             let pages = PageIndex::of(*handed).0..pages_for(iocb.pos);
             *handed = iocb.pos;

@@ -39,7 +39,7 @@
 
 mod bar;
 
-pub(super) use bar::PinBar;
+pub(crate) use bar::PinBar;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
@@ -47,9 +47,9 @@ use foliocache_sys::Errno;
 use std::fmt;
 use std::ops::Range;
 
-use super::reader::Reader;
-use super::uses::FolioUse;
 use crate::counters::{bump, read};
+use crate::fill::FolioUse;
+use crate::fill::Reader;
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
 use crate::holder::Holder;
 use crate::pins::DEVICE_WRITES;
@@ -540,7 +540,7 @@ impl AddressSpace {
 
     /// Has the pages of a locked folio of linear frames, if it is pinned, count once in the budget: as held where mappings
     /// hold all of it, else as pinned. Whether they count as pinned and did not.
-    pub(super) fn count_pins_once(&self, locked: &LockedFolio<'_>) -> bool {
+    pub(crate) fn count_pins_once(&self, locked: &LockedFolio<'_>) -> bool {
         if !locked.hold_counts().is_pinned() || self.bdi().is_memory() {
             return false;
         }
@@ -567,7 +567,7 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         last: PageIndex,
-    ) -> Result<(LockedFolio<'_>, Option<super::read::Behind>), Errno> {
+    ) -> Result<(LockedFolio<'_>, Option<crate::fill::Behind>), Errno> {
         loop {
             let (locked, behind) = match self.bdi().is_memory() {
                 true => self.page_to_map(handle, page, Reader::Ordinary)?,

@@ -19,6 +19,14 @@
 //! `invalidate_lock` shared until the folios are in the index: a truncate that comes later finds
 //! them there and waits for their locks. Memory is reserved before.
 
+mod fetch;
+mod reader;
+mod uses;
+
+pub(crate) use fetch::Behind;
+pub(crate) use reader::{ReadFault, Reader};
+pub(crate) use uses::FolioUse;
+
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sync::{Arc, rcu};
@@ -26,8 +34,6 @@ use foliocache_sys::Errno;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-use super::REFUSALS;
-use super::reader::Reader;
 use crate::counters::bump;
 use crate::direct_map;
 use crate::folio::{FolioId, LockedFolio, flag, grains};
@@ -39,6 +45,9 @@ use crate::readahead::{COPY_MAX, Limits, MAX_WINDOW, ReadaheadState, WAIT_MAX, W
 use crate::records::AddressSpace;
 use crate::records::Mm;
 use crate::types::{PageIndex, pages_for};
+
+/// Times that huge frames are asked for again that others took meanwhile.
+pub(crate) const REFUSALS: usize = 8;
 
 /// Most pages in one read that is only started: whoever waits for its first page waits for all.
 const READ_PAGES: u64 = 256;
@@ -65,7 +74,7 @@ impl AddressSpace {
     }
 
     /// What a stream may read ahead that is at `page` now.
-    pub(super) fn readahead_limits(&self, page: PageIndex) -> Limits<'_> {
+    pub(crate) fn readahead_limits(&self, page: PageIndex) -> Limits<'_> {
         let mm: &Mm = self.mm();
         // The bound may have changed.
         mm.readahead.set_cap(mm.frames.capacity() / READAHEAD_PART);
@@ -94,7 +103,7 @@ impl AddressSpace {
     /// its next window where it has just been.
     ///
     /// Context: as [`Mm::shrink_lru`].
-    pub(super) fn drop_behind(
+    pub(crate) fn drop_behind(
         &self,
         handle: &ReadaheadState,
         page: PageIndex,
@@ -114,7 +123,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// The backing store's error, if the page itself cannot be read.
-    pub(super) fn fill(
+    pub(crate) fn fill(
         self: &Arc<Self>,
         page: PageIndex,
         last: PageIndex,
@@ -211,7 +220,7 @@ impl AddressSpace {
     }
 
     /// The pages around `page` in `range` that have no folio; `None` if `page` has one.
-    pub(super) fn free_around(
+    pub(crate) fn free_around(
         &self,
         page: PageIndex,
         range: Range<PageIndex>,
@@ -232,7 +241,7 @@ impl AddressSpace {
     }
 
     /// As [`AddressSpace::start_fill`], where nobody waits for any of it.
-    pub(super) fn read_ahead(
+    pub(crate) fn read_ahead(
         self: &Arc<Self>,
         windows: impl IntoIterator<Item = Window>,
         uncached: bool,
@@ -244,7 +253,7 @@ impl AddressSpace {
     }
 
     /// Marks grains of a locked folio uptodate, and queues it for reclaim if they are its first.
-    pub(super) fn set_uptodate(&self, locked: &LockedFolio<'_>, grains: u64) {
+    pub(crate) fn set_uptodate(&self, locked: &LockedFolio<'_>, grains: u64) {
         if locked.add_uptodate(grains) {
             self.queue_folio(locked);
         }
@@ -277,7 +286,7 @@ impl AddressSpace {
     /// Fills the grains of `wanted` that a folio lacks. The folio is in the index and locked.
     ///
     /// Context: folio lock held; blocks for I/O.
-    pub(super) fn fill_grains(&self, locked: &LockedFolio<'_>, wanted: u64) -> Result<(), Errno> {
+    pub(crate) fn fill_grains(&self, locked: &LockedFolio<'_>, wanted: u64) -> Result<(), Errno> {
         let missing = wanted & !locked.uptodate_grains();
         for bytes in grains::ranges(missing, locked.order()) {
             let pos = locked.index().pos() + bytes.start as u64;
@@ -308,7 +317,7 @@ impl AddressSpace {
     ///
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
-    pub(super) fn start_fill(
+    pub(crate) fn start_fill(
         self: &Arc<Self>,
         window: Window,
         asked: Range<PageIndex>,
@@ -352,7 +361,7 @@ impl AddressSpace {
     }
 
     /// The page after the folio that holds `page`, or the next page.
-    pub(super) fn after_folio(&self, page: PageIndex) -> PageIndex {
+    pub(crate) fn after_folio(&self, page: PageIndex) -> PageIndex {
         let rcu = rcu::read_lock();
         let found = self.index.find(page.0, page.0, None, &rcu);
         PageIndex(found.map_or(page.0, |found| found.last()) + 1)
@@ -391,7 +400,7 @@ impl AddressSpace {
 ///
 /// Context: nothing waits while there is one, nor touches memory of a caller, whose faults may need the pages.
 #[derive(Default)]
-pub(super) struct Plug {
+pub(crate) struct Plug {
     of: Option<Arc<AddressSpace>>,
     held: usize,
 }

@@ -13,7 +13,7 @@ use crate::types::{PAGE_SIZE, PageIndex};
 
 /// For whom pages are brought in.
 #[derive(Clone, Copy)]
-pub(super) enum Reader<'a> {
+pub(crate) enum Reader<'a> {
     /// They stay.
     Ordinary,
     /// They go once they were copied.
@@ -23,27 +23,27 @@ pub(super) enum Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub(super) fn of(iocb: &Iocb) -> Self {
+    pub(crate) fn of(iocb: &Iocb) -> Self {
         match iocb.uncached {
             true => Self::Uncached,
             false => Self::Ordinary,
         }
     }
 
-    pub(super) fn is_uncached(self) -> bool {
+    pub(crate) fn is_uncached(self) -> bool {
         matches!(self, Self::Uncached)
     }
 }
 
 /// A read fault of a window, while its page is brought in.
-pub(super) struct ReadFault<'a> {
-    pub(super) window: &'a Arc<Window>,
+pub(crate) struct ReadFault<'a> {
+    pub(crate) window: &'a Arc<Window>,
     /// The page tables have the page.
-    pub(super) placed: Cell<bool>,
+    pub(crate) placed: Cell<bool>,
 }
 
 impl<'a> ReadFault<'a> {
-    pub(super) fn new(window: &'a Arc<Window>) -> Self {
+    pub(crate) fn new(window: &'a Arc<Window>) -> Self {
         let placed = Cell::new(false);
         Self { window, placed }
     }
@@ -59,7 +59,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// The store's.
-    pub(super) fn read_for_fault(
+    pub(crate) fn read_for_fault(
         &self,
         fault: &ReadFault<'_>,
         folio: &Folio,
