@@ -41,9 +41,7 @@ use foliocache_xarray::{Mark, XArray};
 use std::ops::Range;
 
 use crate::counters::{Count, FileCounters, Hits, PageCounts, bump};
-use crate::dirty::DirectWrites;
-use crate::dirty::NOT_DIRTY;
-use crate::dirty::{FlushState, Groups, WritebackState};
+use crate::dirty::{DirectWrites, FlushState, Groups, NOT_DIRTY, WritebackState};
 use crate::errseq::ErrSeq;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameNumber, MAX_ORDER};
@@ -56,6 +54,7 @@ use crate::reliance::Reliance;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::{direct_map, owner};
 
+/// Most names of files with orphans that are kept: invariant 1 of `holder`.
 const MAX_NAMES: usize = 256;
 
 impl AddressSpace {

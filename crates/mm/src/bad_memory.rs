@@ -1,6 +1,6 @@
 //! Memory of the cache itself that fails.
 //!
-//! # Bad memory
+//! # Model
 //!
 //! Memory of the cache itself may fail under a copy, as bad RAM does. If the folio may be evicted it leaves the
 //! index, its frames get new memory, and the copy starts over, from the store. If only the cache has the data

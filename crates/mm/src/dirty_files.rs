@@ -17,8 +17,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use foliocache_sync::time::monotonic_ns;
 
 use crate::dirty::{DirtyFile, Listed, NOT_DIRTY};
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 
 impl Listed for AddressSpace {
     fn turn(&self) -> &AtomicU64 {

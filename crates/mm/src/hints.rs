@@ -1,4 +1,4 @@
-//! Guesses about a file that an address space keeps: where its first page lies (`filemap/start.rs`), and what was appended lately
+//! Guesses about a file that an address space keeps: where its first page lies (`start.rs`), and what was appended lately
 //! (`filemap/appended.rs`).
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};

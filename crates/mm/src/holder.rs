@@ -8,11 +8,11 @@
 //!
 //! # Invariants
 //!
-//! 1. At most [`MAX_NAMES`] names of files are kept; others are told by their number.
+//! 1. At most 256 names of files are kept; others are told by their number.
 //!
 //! # Memory ordering
 //!
-//! A file's count of pinned pages is loaded Acquire, and falls with Release in `filemap/pin.rs`: who finds none sees the counts of
+//! A file's count of pinned pages is loaded Acquire, and falls with Release in `pin.rs`: who finds none sees the counts of
 //! the folios without them.
 
 use foliocache_sync::atomic::Ordering;
@@ -23,8 +23,7 @@ use std::ops::Range;
 use crate::folio::{Folio, HoldCounts};
 use crate::frames::{BlockNumber, FrameNumber, Frames, MAX_ORDER};
 use crate::owner;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
 /// Most of them that a message lists.
@@ -110,7 +109,7 @@ impl AddressSpace {
     ) -> impl Iterator<Item = (Range<u64>, &Folio, HoldCounts)> {
         let mut at = pages.start;
         std::iter::from_fn(move || {
-            // Acquire: partner is the Release in `unpin`. A bar's fence comes before it, see `filemap/pin/bar.rs`.
+            // Acquire: partner is the Release in `unpin`. A bar's fence comes before it, see `pin/bar.rs`.
             while at < pages.end && self.nr_pinned.load(Ordering::Acquire) > 0 {
                 let found = {
                     let rcu = rcu::read_lock();

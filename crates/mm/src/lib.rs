@@ -11,74 +11,95 @@
 //!        └── BackingDevInfo (one a file system): dirty limits, flusher
 //! ```
 //!
+//! # Layers
+//!
+//! The modules below stand in layers, the lowest first. None knows the one above, by import or by call, and `cargo xtask tidy` checks it
+//! (decision 86). The state of a service is a type of its own below the records, and its procedures stand above them.
+//!
 //! This crate knows no path, no FUSE, no async runtime, and has no global: two caches in one process share
 //! nothing but the RCU domain.
 #![deny(unsafe_code)]
 
-mod address_space;
-mod bad_memory;
-mod bdi;
-mod charge;
-mod counters;
-mod counting;
-mod direct_map;
-mod dirty;
-mod dirty_files;
+// Values, which are no state of a cache.
 mod error;
 mod errseq;
-mod file_frames;
-mod filemap;
-mod fill;
-mod folio;
-mod follower;
-mod frames;
-mod held;
-mod held_off;
-mod hints;
-mod holder;
 mod iocb;
 mod iov;
-mod linear;
+mod ops;
+mod paging;
+pub mod show;
+mod types;
+mod worker;
+
+// Memory: the bound, frames, waiting for memory.
+mod direct_map;
+mod frames;
+mod nodes;
+
+// Folios: descriptor, state word, pool.
+mod folio;
+
+// What each service remembers: no file and no cache is known here.
+mod counters;
+mod dirty;
+mod hints;
 mod lookup;
 mod mapped;
-mod mm;
-#[cfg(loom)]
-#[doc(hidden)]
-pub mod model;
-mod nodes;
-mod ops;
-mod owner;
-mod paging;
-mod pin;
 mod pins;
-mod prepare;
-mod prepared;
 mod pressure;
 mod queues;
 mod readahead;
-mod reclaim;
+mod reliance;
+mod rounds;
+mod shrinker;
+mod views;
+
+// Core: the records of a cache, and the way from a folio to its file.
+mod address_space;
+mod counting;
+mod dirty_files;
+mod file_frames;
+mod owner;
+mod prepared;
 mod records;
 mod registry;
-mod reliance;
+mod shown;
+mod start;
+
+// Services: procedures on records.
+mod bad_memory;
+mod bdi;
+mod charge;
+mod fill;
+mod follower;
+mod held;
+mod held_off;
+mod holder;
+mod linear;
+mod pin;
+mod prepare;
+mod reclaim;
 mod relied;
 mod replace;
-mod rounds;
-pub mod show;
-mod shown;
-mod shrinker;
 mod split;
-mod start;
-mod stats;
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod test_store;
-mod types;
 mod uncached;
 mod unreclaimable;
-mod views;
-mod vma;
 mod window;
-mod worker;
 mod writeback;
+
+// Operations on files.
+mod filemap;
+mod vma;
+
+// A cache as a whole.
+mod mm;
+mod stats;
+
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod model;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod test_store;
 
 pub use bdi::MappingCharge;
 pub use charge::MetadataCharge;

@@ -26,8 +26,7 @@ use std::ptr::NonNull;
 
 use crate::folio::{Folio, Identity, flag};
 use crate::frames::FrameNumber;
-use crate::lookup::Lookup;
-use crate::lookup::find_page;
+use crate::lookup::{Lookup, find_page};
 use crate::owner;
 use crate::reliance::Reliance;
 use crate::split::split_in_index;

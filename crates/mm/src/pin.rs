@@ -48,15 +48,13 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::counters::{bump, read};
-use crate::fill::FolioUse;
-use crate::fill::Reader;
+use crate::fill::{FolioUse, Reader};
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
 use crate::holder::Holder;
 use crate::pins::DEVICE_WRITES;
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 /// The use of a pin.

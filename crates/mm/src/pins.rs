@@ -1,5 +1,9 @@
-//! What pins of all files have in common, and the names of files whose views outlived their folios: the state. `filemap/pin.rs`,
-//! `filemap/pin/bar.rs` and `holder.rs` say what is done with it, and how it is ordered.
+//! What pins of all files have in common, and the names of files whose views outlived their folios: the state. `pin.rs`, its
+//! `bar.rs`, and `holder.rs` say what is done with it.
+//!
+//! # Memory ordering
+//!
+//! The load of `nr_bars` is SeqCst; its partner is the fence in `PinBar::new` of `pin/bar.rs`.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

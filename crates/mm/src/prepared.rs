@@ -6,8 +6,7 @@ use foliocache_xarray::Preload;
 
 use crate::folio::Folio;
 use crate::frames::{FrameNumber, MAX_ORDER, Reservation};
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
 /// See the module. Dropped, it gives back what was not taken.

@@ -289,7 +289,7 @@ pub struct AddressSpace {
     pub(crate) counts: PageCounts,
     pub(crate) direct: DirectWrites,
     pub(crate) appended: Appended,
-    /// Pages of folios with pins; see `filemap::pin`.
+    /// Pages of folios with pins; see `pin.rs`.
     pub(crate) nr_pinned: AtomicU64,
     // What neither a hit nor a `stat` comes to.
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
@@ -311,7 +311,7 @@ pub struct AddressSpace {
     pub(crate) refuses_views: AtomicBool,
     /// Whether handles have nothing but the pages.
     pub(crate) relied: Reliance,
-    /// How many have writers wait; see `filemap::held_off`.
+    /// How many have writers wait; see `held_off.rs`.
     pub(crate) held_off: AtomicU8,
     /// Who takes folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,

@@ -1,5 +1,11 @@
-//! Whether handles of a file have nothing but its pages, and which files are asked for: the state. `relied.rs` has the model, the
-//! invariants and the memory ordering.
+//! Whether handles of a file have nothing but its pages, and which files are asked for: the state. `relied.rs` has the model and the
+//! invariants.
+//!
+//! # Memory ordering
+//!
+//! The two SeqCst fences of [`Reliance`] are each other's partner: whoever takes a page out counts as a holder and then looks at the
+//! state; whoever begins to rely sets the state and then looks for holders. The Acquire load of the holders is the partner of the
+//! Release in `owner::count_down`.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};

@@ -38,8 +38,7 @@ use std::cell::Cell;
 
 use crate::folio::LockedFolio;
 use crate::owner;
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::reliance::state;
 use crate::types::pages_for;
 

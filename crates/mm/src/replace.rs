@@ -34,8 +34,7 @@ use crate::direct_map;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::FrameNumber;
 use crate::prepared::Prepared;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex};
 
 /// As long as it is there views of the file are copies.

@@ -23,8 +23,7 @@
 use foliocache_xarray::{Entry, Preload, XArray};
 
 use crate::folio::{Identity, LockedFolio, Operation, flag, grains};
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex};
 
 impl AddressSpace {

@@ -35,10 +35,8 @@ use crate::folio::state::Snapshot;
 use crate::folio::{Folio, LockedFolio, Operation, flag};
 use crate::iocb::Iocb;
 use crate::owner;
-use crate::readahead::READAHEAD_PART;
-use crate::readahead::ReadaheadState;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::readahead::{READAHEAD_PART, ReadaheadState};
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PageIndex, pages_for};
 
 /// What is not clean; see [`Operation::Forget`].

@@ -50,7 +50,7 @@ const KNOWN: &[(&str, &[&str])] = &[
 ];
 
 /// A module, as the names that lead to it from the crate's root.
-type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// A place in the sources that makes one module use another.
 type Place = (PathBuf, usize);
@@ -70,22 +70,13 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Violation> {
 }
 
 fn check_known(sources: &[Source], known: &[(&str, &[&str])]) -> Vec<Violation> {
-    let mut rooms: BTreeMap<&str, Vec<(Module, &Source)>> = BTreeMap::new();
-    for source in sources {
-        let counts = source.area == Area::Src && !source.test && !is_model(&source.path);
-        if counts
-            && !UNCHECKED.contains(&source.room.as_str())
-            && let Some(module) = module_of(source)
-        {
-            rooms
-                .entry(&source.room)
-                .or_default()
-                .push((module, source));
-        }
-    }
+    let rooms = Product::new(sources).0;
     let mut found = Vec::new();
     let mut seen = BTreeSet::new();
     for (room, files) in rooms {
+        if UNCHECKED.contains(&room) {
+            continue;
+        }
         let names = Names::new(&files);
         for circle in circles(&names, &files) {
             let is_listed =
@@ -129,6 +120,28 @@ fn report(room: &str, circle: &Circle) -> Violation {
     Violation::new(path, *line, "circles", message)
 }
 
+/// The sources that count, by their rooms, each with the module that it is.
+pub(super) struct Product<'a>(BTreeMap<&'a str, Vec<(Module, &'a Source)>>);
+
+impl<'a> Product<'a> {
+    pub(super) fn new(sources: &'a [Source]) -> Self {
+        let mut rooms: BTreeMap<&str, Vec<(Module, &Source)>> = BTreeMap::new();
+        for source in sources {
+            let counts = source.area == Area::Src && !source.test && !is_model(&source.path);
+            if let Some(module) = module_of(source).filter(|_| counts) {
+                let files = rooms.entry(&source.room).or_default();
+                files.push((module, source));
+            }
+        }
+        Self(rooms)
+    }
+
+    /// Those of one room.
+    pub(super) fn of(&self, room: &str) -> &[(Module, &'a Source)] {
+        self.0.get(room).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// Whether a file is there for the model checkers alone, or for tests in several crates.
 fn is_model(path: &Path) -> bool {
     path.iter().filter_map(|part| part.to_str()).any(|part| {
@@ -155,9 +168,9 @@ fn module_of(source: &Source) -> Option<Module> {
 }
 
 /// A path in a source, and where it is.
-struct Named {
-    path: Vec<String>,
-    offset: usize,
+pub(super) struct Named {
+    pub(super) path: Vec<String>,
+    pub(super) offset: usize,
 }
 
 /// A `use` of a name, or a re-export.
@@ -260,14 +273,14 @@ fn paths(code: &str) -> Vec<Named> {
 }
 
 /// The modules of a room, and the names that they re-export.
-struct Names {
+pub(super) struct Names {
     modules: BTreeSet<Module>,
     /// From a module and a name to the module with the re-export and the path there.
     exports: BTreeMap<(Module, String), Vec<String>>,
 }
 
 impl Names {
-    fn new(files: &[(Module, &Source)]) -> Names {
+    pub(super) fn new(files: &[(Module, &Source)]) -> Names {
         let mut names = Names {
             modules: BTreeSet::new(),
             exports: BTreeMap::new(),
@@ -293,7 +306,7 @@ impl Names {
     }
 
     /// The module that defines what `path` names in `from`; `None` for another crate's.
-    fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<Module> {
+    pub(super) fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<Module> {
         let mut at = from.to_vec();
         let mut rest = path;
         match path.first().map(String::as_str) {
@@ -328,7 +341,7 @@ impl Names {
 }
 
 /// What a file uses, in order of the modules.
-fn used(source: &Source) -> Vec<Named> {
+pub(super) fn used(source: &Source) -> Vec<Named> {
     let (imported, ranges) = imports(&source.live);
     let bare = blank(&source.live, &ranges);
     let imported = imported.into_iter().filter(|imported| !imported.public);

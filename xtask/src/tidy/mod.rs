@@ -3,12 +3,13 @@
 //! # Model
 //!
 //! [`Tree`] reads every file that git tracks or would track. `edges` looks at dependencies, `publish` at
-//! what a published package needs, `modules` at what is compiled at all, `circles` at which modules use each other, `text` at the sources, `docs` at the
+//! what a published package needs, `modules` at what is compiled at all, `circles` and `layers` at which modules use each other, `text` at the sources, `docs` at the
 //! documents and `planted` at the planted bugs. Each gives [`Violation`]s; an empty list is a tidy tree.
 
 mod circles;
 mod docs;
 mod edges;
+mod layers;
 mod modules;
 mod planted;
 mod publish;
@@ -185,6 +186,7 @@ pub(crate) fn check(root: &Path, metadata: &Value) -> Result<Vec<Violation>, Str
     }
     found.extend(modules::check(&mut tree.sources, &roots(metadata, root)));
     found.extend(circles::check(&tree.sources));
+    found.extend(layers::check(&tree.sources));
     found.extend(tree.sources.iter().flat_map(text::check));
     found.extend(docs::check(&tree));
     found.extend(planted::check(&tree));

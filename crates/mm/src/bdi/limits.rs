@@ -21,8 +21,7 @@ use foliocache_sys::Errno;
 
 use crate::counters::Count;
 use crate::dirty::{Limits, WHOLE, slew, target};
-use crate::records::BackingDevInfo;
-use crate::records::Mm;
+use crate::records::{BackingDevInfo, Mm};
 use crate::types::PAGE_SIZE;
 
 /// Most that data which is dirtied again and again may raise the dirty limit to, in percent.

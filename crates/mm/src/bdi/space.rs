@@ -46,8 +46,7 @@ use std::ops::Range;
 
 use crate::counters::{Count, bump, read};
 use crate::dirty::{UNASKED, UnaskedWrite};
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Room below which each write asks for its own: what many threads may dirty before they see that room is scarce.

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use crate::counters::{Count, bump};
 use crate::dirty::{LONGEST_BATCH, Limits, SECOND, turn};
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 
 /// Longest sleep at the limit before the writer checks again.
 const RECHECK_AFTER: Duration = Duration::from_millis(100);

@@ -19,8 +19,7 @@ use foliocache_sys::Errno;
 
 use crate::dirty::shown;
 use crate::ops::AddressSpaceOperations;
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::show::{Bytes, Time};
 
 /// The target of the lines that tell that something works again.

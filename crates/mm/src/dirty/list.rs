@@ -1,4 +1,4 @@
-//! The list of a file system's dirty files: what it holds, and the turns. `bdi/list.rs` says how files come and go.
+//! The list of a file system's dirty files: what it holds, and the turns. `dirty_files.rs` says how files come and go.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};

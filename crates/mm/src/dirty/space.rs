@@ -1,4 +1,8 @@
-//! What is known of the room in a store. `bdi/space.rs` says what is done with it, and how the counts are ordered.
+//! What is known of the room in a store. `bdi/space.rs` says what is done with it.
+//!
+//! # Memory ordering
+//!
+//! The end of an [`UnaskedWrite`] is Release; its partner is the Acquire in `nr_unasked` of `bdi/space.rs`. All else is Relaxed here.
 
 use foliocache_sync::ShardedCounter;
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};

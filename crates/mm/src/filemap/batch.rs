@@ -36,8 +36,7 @@ use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec};
 use crate::lookup::Lookup;
 use crate::readahead::ReadaheadState;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
 /// Requests that are looked up together.

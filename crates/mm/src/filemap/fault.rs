@@ -37,8 +37,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
 
 use crate::counters::bump;
-use crate::fill::FolioUse;
-use crate::fill::{ReadFault, Reader};
+use crate::fill::{FolioUse, ReadFault, Reader};
 use crate::folio::{LockedFolio, flag};
 use crate::iocb::Iocb;
 use crate::mapped::VmaAccess;

@@ -13,14 +13,12 @@ use foliocache_sys::Errno;
 use std::task::Waker;
 
 use crate::counters::bump;
-use crate::fill::Plug;
-use crate::fill::Reader;
+use crate::fill::{Plug, Reader};
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;
 use crate::ops::ReadMode;
 use crate::readahead::ReadaheadState;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
 /// Tries at a page that changes all the time before another thread takes over.

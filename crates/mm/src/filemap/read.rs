@@ -17,15 +17,13 @@ use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
 use super::{BAD_MEMORY_RETRIES, memory_failed};
-use crate::fill::FolioUse;
-use crate::fill::Reader;
+use crate::fill::{FolioUse, Reader};
 use crate::folio::{LockedFolio, flag};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
 use crate::lookup::Lookup;
 use crate::readahead::ReadaheadState;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 use crate::uncached::UncachedRead;
 

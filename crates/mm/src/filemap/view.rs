@@ -11,8 +11,7 @@ use foliocache_sys::Errno;
 use std::ptr::NonNull;
 
 use crate::counters::bump;
-use crate::fill::FolioUse;
-use crate::fill::Reader;
+use crate::fill::{FolioUse, Reader};
 use crate::folio::{Hold, LockedFolio, flag};
 use crate::frames::BLOCK_SIZE;
 use crate::iocb::Iocb;

@@ -23,8 +23,7 @@ use crate::folio::state::Snapshot;
 use crate::folio::{Identity, LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
 /// A folio that is locked for a write within it.

@@ -40,10 +40,10 @@ use crate::folio::{FolioId, LockedFolio, flag, grains};
 use crate::frames::FrameKind;
 use crate::ops::{IoSegment, ReadMode};
 use crate::prepared::Prepared;
-use crate::readahead::READAHEAD_PART;
-use crate::readahead::{COPY_MAX, Limits, MAX_WINDOW, ReadaheadState, WAIT_MAX, Window};
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::readahead::{
+    COPY_MAX, Limits, MAX_WINDOW, READAHEAD_PART, ReadaheadState, WAIT_MAX, Window,
+};
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PageIndex, pages_for};
 
 /// Times that huge frames are asked for again that others took meanwhile.

@@ -10,7 +10,7 @@
 //! it wait, which is bounded by the mapping's patience. It wants `i_rwsem` first, and `invalidate_lock` once it has
 //! that: who waits for the second while it has the first shared cannot be.
 //!
-//! Pins are waited for before any lock is taken: see `filemap::pin`.
+//! Pins are waited for before any lock is taken: see `pin.rs`.
 //!
 //! # Memory ordering
 //!

@@ -1,4 +1,4 @@
-//! Ranges of files that are held in memory. `filemap/held.rs` says what is done with them.
+//! Ranges of files that are held in memory. `held.rs` says what is done with them.
 
 use std::ops::Range;
 

@@ -19,8 +19,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use crate::folio::{flag, grains};
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::vma::Vma;
 

@@ -34,8 +34,7 @@ use std::ops::Range;
 
 use crate::holder::Holder;
 use crate::linear::wait_for;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 
 /// Keeps new pins away from pages of a file until it is dropped.
 pub(crate) struct PinBar<'a> {

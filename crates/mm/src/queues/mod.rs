@@ -21,7 +21,7 @@
 //! counts as used, since its next use is as far away as that of the others.
 //!
 //! Folios that uncached operations brought in are in *uncached*, a list that is not aged: they leave with the operation.
-//! Reclaim takes from it what is left over (`filemap/uncached.rs`).
+//! Reclaim takes from it what is left over (`uncached.rs`).
 //!
 //! # Invariants
 //!

@@ -42,8 +42,7 @@ use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{FrameKind, Reservation, Ticket};
 use crate::owner;
 use crate::queues::Evicted;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::relied::Passed;
 use crate::show::Bytes;
 use crate::types::{PAGE_SHIFT, PageIndex};
@@ -219,7 +218,7 @@ impl Mm {
     }
 
     /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, where nobody waits for them: what handles rely on
-    /// stays (`filemap/relied.rs`).
+    /// stays (`relied.rs`).
     pub(super) fn shrink_lru_ahead(&self, want: usize, budget: usize) -> usize {
         let passed = Passed::default();
         self.shrink_lru_but(want, budget, |locked| !passed.keeps(locked, false))

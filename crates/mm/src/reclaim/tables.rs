@@ -7,8 +7,7 @@
 //! pages, as far as it may. Then units with the fewest pages are emptied: what they have is evicted, and punched.
 
 use crate::folio::Operation;
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 use std::ops::Range;
 

@@ -10,7 +10,7 @@
 //!           a copy in the heap ([`copies`]), of an exact view charged to the bound
 //! ```
 //!
-//! Whoever would change the bytes of a viewed folio replaces it first (`filemap/replace.rs`). One that leaves the index
+//! Whoever would change the bytes of a viewed folio replaces it first (`replace.rs`). One that leaves the index
 //! while it is viewed is an orphan ([`holds`](crate::folio)): the last view's drop frees it.
 //!
 //! # Invariants

@@ -13,9 +13,7 @@
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Tables};
 use crate::mapped::{LockedAccess, MapError, Streams, VmaAccess};
 use crate::readahead::ReadaheadState;
-use crate::records::AddressSpace;
-use crate::records::Mm;
-use crate::records::{LinearFile, Window, Windows};
+use crate::records::{AddressSpace, LinearFile, Mm, Window, Windows};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::AtomicU64;

@@ -26,8 +26,7 @@ use foliocache_sync::time::monotonic_ns;
 
 use crate::counters::Count;
 use crate::dirty::ClosedFile;
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::pages_for;
 
 /// From the close to the write, at most, if the store is not busy.

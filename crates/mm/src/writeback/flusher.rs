@@ -18,8 +18,7 @@ use foliocache_sys::Errno;
 
 use crate::counters::Count;
 use crate::dirty::{SHORTEST_TURN, flush_due};
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 
 const NAME: &str = "foliocache-flush";
 

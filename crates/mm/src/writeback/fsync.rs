@@ -11,8 +11,7 @@ use crate::counters::Count;
 use crate::dirty::{Groups, WritebackState};
 use crate::errseq::ErrSeqCursor;
 use crate::folio::{Folio, LockedFolio, Operation, flag, grains};
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Pass, SIZE_NOT_KNOWN};
 

@@ -19,8 +19,7 @@ use std::ops::Range;
 use super::Pass;
 use crate::counters::Count;
 use crate::dirty::HandedFile;
-use crate::records::AddressSpace;
-use crate::records::BackingDevInfo;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::PageIndex;
 
 /// Pages for which the flusher is woken.

@@ -26,8 +26,7 @@ use crate::direct_map;
 use crate::folio::{Folio, LockedFolio, flag, grains};
 use crate::mapped::HoldKind;
 use crate::ops::{Extent, IoSegment};
-use crate::records::AddressSpace;
-use crate::records::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PageIndex, offset_in_page, pages_for};
 use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState, XA_BATCH};
 
