@@ -25,7 +25,7 @@ impl AddressSpace {
     pub(crate) fn drop_bad_folio(&self, locked: LockedFolio<'_>) -> Result<(), Errno> {
         let mm: &Mm = self.mm();
         let (file, pos) = (self.ops.describe(), locked.index().pos());
-        bump(&mm.memory_faults, 1);
+        bump(&mm.events.memory_faults, 1);
         if !locked.may(Operation::Forget) {
             tracing::error!(file, pos, "memory failed under data that is nowhere else");
             return Err(Errno::EIO);

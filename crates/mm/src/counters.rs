@@ -45,6 +45,17 @@ impl PageCounts {
     }
 }
 
+/// What happened in a cache, ever; [`MmStats`](crate::MmStats) has the meaning of each.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(crate) direct_reclaims: AtomicU64,
+    pub(crate) memory_faults: AtomicU64,
+    pub(crate) compacted: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    pub(crate) copied_views: AtomicU64,
+    pub(crate) replaced: AtomicU64,
+}
+
 /// What one file's users did, since it was first opened, besides hits.
 #[derive(Debug, Default)]
 pub(crate) struct FileCounters {

@@ -66,7 +66,7 @@ impl BackingDevInfo {
                 wake = std::mem::take(&mut files.flusher_rests);
                 // Nothing of it is dirty but this: it has what it is given next.
                 self.share.store(0, Ordering::Relaxed);
-                self.mm.nr_dirty_bdis.fetch_add(1, Ordering::Relaxed);
+                self.mm.shares.nr_dirty.fetch_add(1, Ordering::Relaxed);
             }
             (first, wake)
         };
@@ -127,7 +127,7 @@ impl BackingDevInfo {
             return;
         };
         if files.by_turn.is_empty() {
-            self.mm.nr_dirty_bdis.fetch_sub(1, Ordering::Relaxed);
+            self.mm.shares.nr_dirty.fetch_sub(1, Ordering::Relaxed);
         }
         drop(files);
         // Partner: the fence in `queue_dirty`.

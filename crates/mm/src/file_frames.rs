@@ -47,7 +47,7 @@ impl AddressSpace {
                 let range = Arc::into_inner(range).expect("nobody else has the file");
                 self.mm().frames.retire_range(range.range);
             }
-            self.mm().background.wake();
+            self.mm().reclaimer.worker.wake();
         }
     }
 

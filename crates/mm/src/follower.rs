@@ -71,8 +71,8 @@ impl Mm {
             outside,
             held,
         )?;
-        if self.give_back_excess(self.giving_back.try_lock()) > 0 {
-            self.background.wake();
+        if self.give_back_excess(self.reclaimer.giving_back.try_lock()) > 0 {
+            self.reclaimer.worker.wake();
         }
         Ok(())
     }

@@ -66,7 +66,7 @@ impl AddressSpace {
             }
             let missing = not_held(&all, &held.pages, |held| held.ready);
             let more = self.held_for_io_alone(&all, held);
-            bump(&mm.nr_held_for_io, more);
+            bump(&mm.holding.for_io, more);
             bump(&self.bdi().stay_dirty, more);
             all.push(held.clone());
             missing > 0
@@ -115,7 +115,7 @@ impl AddressSpace {
             let at = all.iter().position(|other| other == held);
             all.remove(at.expect("it is held"));
             let fewer = self.held_for_io_alone(&all, held);
-            (self.mm().nr_held_for_io).fetch_sub(fewer, Ordering::Relaxed);
+            (self.mm().holding.for_io).fetch_sub(fewer, Ordering::Relaxed);
             (self.bdi().stay_dirty).fetch_sub(fewer, Ordering::Relaxed);
             not_held(&all, &held.pages, |_| true)
         };
@@ -307,9 +307,9 @@ impl Mm {
         if self.pins.has_stable.load(Ordering::Acquire) {
             return Ok(());
         }
-        if self.stable.lock().is_empty() {
+        if self.holding.stable.lock().is_empty() {
             self.wait_for_metadata(|| self.take_metadata(STABLE_BYTES as u64))?;
-            let mut stable = self.stable.lock();
+            let mut stable = self.holding.stable.lock();
             if !stable.is_empty() {
                 self.uncharge_metadata(STABLE_BYTES as u64);
                 return Ok(());
@@ -324,7 +324,7 @@ impl Mm {
     /// Counts pages that are held from now on; `pinned` says how many of them count as pinned yet.
     fn count_held(&self, pages: u64, pinned: impl FnOnce() -> u64) -> Result<(), MapError> {
         // Relaxed: the sum of the changes counts.
-        let held = self.nr_held.fetch_add(pages, Ordering::Relaxed) + pages;
+        let held = self.holding.pages.fetch_add(pages, Ordering::Relaxed) + pages;
         let now = self.unreclaimable();
         let fits = |twice: u64| {
             now.total_pages().saturating_sub(twice) <= now.most_pages && self.spares_units(twice)
@@ -346,6 +346,6 @@ impl Mm {
     }
 
     fn uncount_held(&self, pages: u64) {
-        self.nr_held.fetch_sub(pages, Ordering::Relaxed);
+        self.holding.pages.fetch_sub(pages, Ordering::Relaxed);
     }
 }

@@ -9,21 +9,21 @@ use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
 use foliocache_xarray::NodePool;
 
-use crate::counters::PageCounts;
-use crate::dirty::{Limiter, Shares, Stalls};
+use crate::counters::{Events, PageCounts};
+use crate::dirty::{Shares, Stalls};
 use crate::error::MmError;
 use crate::folio::FolioPool;
 use crate::frames::Frames;
+use crate::mapped::Holding;
 use crate::nodes::NodeChunks;
 use crate::pins::{OrphanNames, Pins};
 use crate::pressure::Pressure;
 use crate::queues::Lru;
 use crate::readahead::{READAHEAD_PART, ReadaheadBudget};
 use crate::records::{Mappings, Mm, MmConfig};
-use crate::rounds::Rounds;
+use crate::rounds::Reclaimer;
 use crate::types::PAGE_SIZE;
 use crate::views::ViewHome;
-use crate::worker::Worker;
 
 impl Mm {
     /// A cache bounded by `config.limit` bytes, with its background reclaimer running.
@@ -54,34 +54,20 @@ impl Mm {
             waits: WaitTable::new(),
             counts: PageCounts::default(),
             nr_unevictable: AtomicU64::new(0),
-            nr_held: AtomicU64::new(0),
-            nr_held_for_io: AtomicU64::new(0),
             pins: Pins::default(),
-            stable: Mutex::default(),
-            nr_dirty_bdis: AtomicU64::new(0),
             shares: Shares::new(),
             stalls: Stalls::new(),
             readahead: Arc::new(ReadaheadBudget::new(
                 nr_frames / READAHEAD_PART,
                 Some(Arc::clone(&frames)),
             )),
-            background: Worker::default(),
-            rounds: Rounds::default(),
-            giving_back: Mutex::new(()),
-            direct_reclaims: AtomicU64::new(0),
-            direct_reclaims_told: Limiter::default(),
-            memory_faults: AtomicU64::new(0),
-            compacted: AtomicU64::new(0),
-            skipped: AtomicU64::new(0),
-            copied_views: AtomicU64::new(0),
-            replaced: AtomicU64::new(0),
+            reclaimer: Reclaimer::default(),
+            events: Events::default(),
+            holding: Holding::default(),
             panics: Arc::new(Panics::new(|thread, message| {
                 tracing::error!(thread, message, "a background thread panicked and goes on");
             })),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
-            shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
-            no_metadata_until: AtomicU64::new(0),
-            no_ahead_until: AtomicU64::new(0),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
             windows: OnceBox::default(),
             making_windows: Mutex::new(()),
@@ -104,7 +90,7 @@ impl Drop for Mm {
             return;
         }
         self.pressure.stop();
-        self.background.stop();
+        self.reclaimer.worker.stop();
         if let Some(windows) = self.windows.get() {
             windows.stop();
         }

@@ -585,7 +585,7 @@ impl AddressSpace {
 impl Mm {
     /// Pages of all files that are not durable and count in the dirty limits.
     pub(crate) fn nr_to_write(&self) -> u64 {
-        let stay_dirty = self.pins.device_writes() + read(&self.nr_held_for_io);
+        let stay_dirty = self.pins.device_writes() + read(&self.holding.for_io);
         (self.counts.not_durable()).saturating_sub(stay_dirty)
     }
 }

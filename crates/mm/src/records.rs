@@ -10,6 +10,10 @@
 //!
 //! The three lead to one another, so they are one module. It has no procedure: a record holds the state of each service as that service's
 //! own type, and what is done with it stands in the modules above.
+//!
+//! # Memory ordering
+//!
+//! The size is loaded Acquire; its partner is the Release store in `AddressSpace::set_size`.
 
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::background::Panics;
@@ -19,29 +23,27 @@ use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Condvar, Mutex, OnceBox, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
-use foliocache_sys::memory::PageVec;
 use foliocache_xarray::{NodePool, XArray};
 use std::fmt;
 use std::time::Duration;
 
-use crate::counters::{FileCounters, FileStats, Hits, PageCounts};
+use crate::counters::{Events, FileCounters, FileStats, Hits, PageCounts};
 use crate::dirty::{
-    Closed, DirectWrites, DirtyFiles, FlushState, Groups, Handed, Limiter, Rewrites, Shares, Space,
-    Stalls, Throttle, Told, WritebackState,
+    Closed, DirectWrites, DirtyFiles, FlushState, Groups, Handed, Rewrites, Shares, Space, Stalls,
+    Throttle, Told, WritebackState,
 };
 use crate::errseq::ErrSeq;
 use crate::folio::FolioPool;
 use crate::frames::{FrameUsage, Frames};
 use crate::hints::{Appended, Start};
-use crate::mapped::{self, FaultMode};
+use crate::mapped::{self, FaultMode, Holding};
 use crate::ops::AddressSpaceOperations;
 use crate::pins::{OrphanNames, Pins};
 use crate::pressure::Pressure;
 use crate::queues::Lru;
 use crate::readahead::ReadaheadBudget;
 use crate::reliance::{AskedFiles, Reliance};
-use crate::rounds::Rounds;
-use crate::shrinker::Shrinker;
+use crate::rounds::Reclaimer;
 use crate::views::ViewHome;
 use crate::worker::Worker;
 
@@ -113,41 +115,18 @@ pub struct Mm {
     pub(crate) counts: PageCounts,
     /// Pages of memory file systems: neither written back nor evicted.
     pub(crate) nr_unevictable: AtomicU64,
-    /// Pages that mappings hold.
-    pub(crate) nr_held: AtomicU64,
-    /// Those of them that are held for I/O, not of memory file systems. Relaxed: they steer.
-    pub(crate) nr_held_for_io: AtomicU64,
+    pub(crate) holding: Holding,
     pub(crate) pins: Pins,
     pub(crate) views: Arc<ViewHome>,
     pub(crate) orphan_names: OrphanNames,
-    /// What held pages are written from, made by the first: they change meanwhile.
-    pub(crate) stable: Mutex<PageVec<u8>>,
-    /// File systems that have dirty files, among which the dirty limit is shared.
-    pub(crate) nr_dirty_bdis: AtomicU64,
     pub(crate) shares: Shares,
     pub(crate) stalls: Stalls,
     pub(crate) readahead: Arc<ReadaheadBudget>,
-    pub(crate) background: Worker,
-    pub(crate) rounds: Rounds,
-    /// Lets one thread at a time give memory back. Before every lock of memory, held over waits for folios and
-    /// for RCU.
-    pub(crate) giving_back: Mutex<()>,
+    pub(crate) reclaimer: Reclaimer,
+    pub(crate) events: Events,
     pub(crate) pressure: Pressure,
-    pub(crate) direct_reclaims: AtomicU64,
-    /// Lines of the log that tell of them.
-    pub(crate) direct_reclaims_told: Limiter,
-    pub(crate) memory_faults: AtomicU64,
-    pub(crate) compacted: AtomicU64,
-    pub(crate) skipped: AtomicU64,
-    pub(crate) copied_views: AtomicU64,
-    pub(crate) replaced: AtomicU64,
     pub(crate) panics: Arc<Panics>,
     pub(crate) mappings: RankedMutex<Mappings>,
-    pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
-    /// Until when caches of metadata need not ask for memory, in coarse milliseconds.
-    pub(crate) no_metadata_until: AtomicU64,
-    /// Until when the background reclaimer need not look whether caches of metadata hold too much, likewise.
-    pub(crate) no_ahead_until: AtomicU64,
     pub(crate) bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
     pub(crate) windows: OnceBox<Windows>,
     /// Held while the windows are made ready for the first of them.

@@ -93,7 +93,7 @@ impl AddressSpace {
                 }
             }
         }
-        bump(&self.mm().replaced, 1);
+        bump(&self.mm().events.replaced, 1);
         let frames = self.put_in_place(old, &parts, &mut prepared.nodes);
         self.free_frames(frames);
         let mut found = None;

@@ -133,7 +133,7 @@ impl Mm {
         Unreclaimable {
             memory_pages: self.nr_unevictable.load(Ordering::Relaxed),
             failed_pages: self.counts.get(Count::Failed),
-            held_pages: self.nr_held.load(Ordering::Relaxed),
+            held_pages: self.holding.pages.load(Ordering::Relaxed),
             pinned_pages: self.pins.pages(),
             viewed_pages: self.views.pages(),
             most_pages: capacity / 4 * 3,
@@ -154,7 +154,7 @@ impl Mm {
 
     /// Those that mappings hold or that are pinned.
     fn held_or_pinned(&self) -> u64 {
-        self.nr_held.load(Ordering::Relaxed) + self.pins.linear.load(Ordering::Relaxed)
+        self.holding.pages.load(Ordering::Relaxed) + self.pins.linear.load(Ordering::Relaxed)
     }
 
     /// Whether the bound is large enough for mapped files.

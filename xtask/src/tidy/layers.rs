@@ -96,6 +96,7 @@ const COMMON: &[&str] = &[
     "as_ref",
     "copied",
     "extend",
+    "is_zero",
     "load",
     "lock",
     "map",
@@ -103,7 +104,9 @@ const COMMON: &[&str] = &[
     "push_back",
     "replace",
     "store",
+    "sub",
     "sum",
+    "unmap",
     "write",
 ];
 

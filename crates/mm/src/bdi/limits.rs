@@ -73,7 +73,7 @@ fn most_rewritten(once: u32) -> u32 {
 impl BackingDevInfo {
     /// This file system's part of the dirty limit, of [`WHOLE`].
     fn dirty_share(&self) -> u64 {
-        if self.mm.nr_dirty_bdis.load(Ordering::Relaxed) > 1 {
+        if self.mm.shares.nr_dirty.load(Ordering::Relaxed) > 1 {
             self.mm.share_out();
         } else if self.share.load(Ordering::Relaxed) != WHOLE {
             self.share.store(WHOLE, Ordering::Relaxed);

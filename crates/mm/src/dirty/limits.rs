@@ -20,6 +20,8 @@ pub(crate) struct Shares {
     /// When they are due again; zero for at once.
     pub(crate) due: AtomicU64,
     pub(crate) last: Mutex<u64>,
+    /// File systems that have dirty files, among which the dirty limit is shared.
+    pub(crate) nr_dirty: AtomicU64,
 }
 
 impl Shares {
@@ -28,6 +30,7 @@ impl Shares {
             start: Instant::now(),
             due: AtomicU64::new(0),
             last: Mutex::new(0),
+            nr_dirty: AtomicU64::new(0),
         }
     }
 

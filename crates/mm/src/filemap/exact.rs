@@ -114,7 +114,7 @@ impl AddressSpace {
                 n => done += n,
             }
         }
-        bump(&self.mm().copied_views, 1);
+        bump(&self.mm().events.copied_views, 1);
         Ok(Some(View::copied(making.end(bytes))))
     }
 }

@@ -217,7 +217,7 @@ impl AddressSpace {
         iocb: &mut Iocb,
         len: usize,
     ) -> Result<View, Errno> {
-        bump(&self.mm().copied_views, 1);
+        bump(&self.mm().events.copied_views, 1);
         let (pos, mut bytes) = (iocb.pos, vec![0; len]);
         let read = self.read(handle, iocb, &mut IovIter::destination(&mut bytes));
         bytes.truncate(read.inspect_err(|_| iocb.pos = pos)?);

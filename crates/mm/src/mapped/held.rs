@@ -1,6 +1,20 @@
 //! Ranges of files that are held in memory. `held.rs` says what is done with them.
 
+use foliocache_sync::Mutex;
+use foliocache_sync::atomic::AtomicU64;
+use foliocache_sys::memory::PageVec;
 use std::ops::Range;
+
+/// What mappings of a cache hold.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    /// Pages that they hold.
+    pub(crate) pages: AtomicU64,
+    /// Those of them that are held for I/O, not of memory file systems. Relaxed: they steer.
+    pub(crate) for_io: AtomicU64,
+    /// What held pages are written from, made by the first: they change meanwhile.
+    pub(crate) stable: Mutex<PageVec<u8>>,
+}
 
 /// Why pages are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

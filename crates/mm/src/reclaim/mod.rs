@@ -121,15 +121,12 @@ impl Mm {
     #[inline]
     fn look_ahead(&self) {
         if self.frames.below_low() || self.frames.block_wanted() {
-            self.background.wake();
+            self.reclaimer.worker.wake();
         }
     }
 
     fn tell_direct_reclaim(&self) {
-        if let Some(left_out) = self
-            .direct_reclaims_told
-            .admit((0, 0), coarse_monotonic_ms())
-        {
+        if let Some(left_out) = self.reclaimer.told.admit((0, 0), coarse_monotonic_ms()) {
             let (in_use, left_out) = (Bytes(self.usage().total_bytes()), shown(left_out));
             tracing::info!(%in_use, left_out, "memory is used up: callers evict pages themselves");
         }
@@ -138,7 +135,7 @@ impl Mm {
     #[cold]
     fn reserve_slow_path(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
         rank::might_sleep();
-        self.background.wake();
+        self.reclaimer.worker.wake();
         let mut ticket = self.frames.enqueue_of(kind, n);
         let (mut rounds, mut waiter) = (0, self.waiter(Need::Frames));
         loop {
@@ -148,7 +145,7 @@ impl Mm {
             // Enough for this one is on its way to those before it in the queue: were all to evict
             // until their turn comes, the cache would be empty by then.
             if self.frames.available_of(kind) < u64::from(n) {
-                bump(&self.direct_reclaims, 1);
+                bump(&self.events.direct_reclaims, 1);
                 self.tell_direct_reclaim();
                 rounds += 1;
                 if self.make_frames(kind, n, rounds) {

@@ -49,7 +49,7 @@ impl Mm {
     /// Has a cache of metadata asked when memory is short, for as long as it lives.
     #[doc(alias = "register_shrinker")]
     pub fn add_shrinker(&self, shrinker: Weak<dyn Shrinker>) {
-        let mut shrinkers = self.shrinkers.lock();
+        let mut shrinkers = self.reclaimer.shrinkers.lock();
         shrinkers.retain(|shrinker| shrinker.strong_count() > 0);
         shrinkers.push(shrinker);
     }
@@ -67,7 +67,7 @@ impl Mm {
         bytes: u64,
         elsewhere: &dyn Fn() -> bool,
     ) -> Result<(), Errno> {
-        let favours_others = self.rounds.favour_others();
+        let favours_others = self.reclaimer.rounds.favour_others();
         if !favours_others && self.try_charge_metadata(bytes) {
             return Ok(());
         }
@@ -76,12 +76,13 @@ impl Mm {
             return Ok(());
         }
         let now = coarse_monotonic_ms();
-        if favours_others || now < self.no_metadata_until.load(Ordering::Relaxed) {
+        if favours_others || now < self.reclaimer.no_metadata_until.load(Ordering::Relaxed) {
             return Err(Errno::ENOMEM);
         }
         let charged = self.charge_before_names(bytes, elsewhere);
         if charged.is_err() {
-            self.no_metadata_until
+            self.reclaimer
+                .no_metadata_until
                 .store(now + RETRY_AFTER_MS, Ordering::Relaxed);
         }
         charged
@@ -134,9 +135,9 @@ impl Mm {
     /// Has the background reclaimer make room ahead where there is hardly any.
     fn wake_ahead(&self) {
         if self.metadata_is_short()
-            && coarse_monotonic_ms() >= self.no_ahead_until.load(Ordering::Relaxed)
+            && coarse_monotonic_ms() >= self.reclaimer.no_ahead_until.load(Ordering::Relaxed)
         {
-            self.background.wake();
+            self.reclaimer.worker.wake();
         }
     }
 
@@ -147,7 +148,7 @@ impl Mm {
 
     /// Whether metadata was refused a moment ago.
     pub fn metadata_was_refused(&self) -> bool {
-        coarse_monotonic_ms() < self.no_metadata_until.load(Ordering::Relaxed)
+        coarse_monotonic_ms() < self.reclaimer.no_metadata_until.load(Ordering::Relaxed)
     }
 
     /// The most that is asked for at once.
@@ -172,7 +173,8 @@ impl Mm {
             Some(_) => AGAIN_MS,
             None => RETRY_AFTER_MS,
         };
-        self.no_ahead_until
+        self.reclaimer
+            .no_ahead_until
             .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);
     }
 
@@ -221,7 +223,7 @@ impl Mm {
     }
 
     fn caches(&self) -> Vec<Arc<dyn Shrinker>> {
-        let shrinkers = self.shrinkers.lock();
+        let shrinkers = self.reclaimer.shrinkers.lock();
         shrinkers.iter().filter_map(Weak::upgrade).collect()
     }
 }

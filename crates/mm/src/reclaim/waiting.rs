@@ -97,7 +97,7 @@ impl<'a> Waiter<'a> {
     /// Pages were evicted, and more are needed. Names that hold more than their share are to go, too.
     pub(crate) fn evicted(&mut self) {
         self.go_on();
-        self.mm.background.wake();
+        self.mm.reclaimer.worker.wake();
     }
 
     /// Something was made free: the wait begins anew.
@@ -110,7 +110,7 @@ impl<'a> Waiter<'a> {
     pub(crate) fn held_up(&mut self) {
         self.is_last = false;
         let Some(since) = self.since else {
-            self.mm.background.wake();
+            self.mm.reclaimer.worker.wake();
             self.since = Some(Instant::now());
             return;
         };
@@ -164,7 +164,10 @@ impl<'a> Waiter<'a> {
         }
         rank::might_sleep();
         self.has_waited = true;
-        self.mm.rounds.wait(|| self.mm.background.wake())
+        self.mm
+            .reclaimer
+            .rounds
+            .wait(|| self.mm.reclaimer.worker.wake())
     }
 }
 
@@ -172,7 +175,11 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if self.has_waited {
             // Relaxed: see the module's header.
-            self.mm.rounds.favoured_until.store(0, Ordering::Relaxed);
+            self.mm
+                .reclaimer
+                .rounds
+                .favoured_until
+                .store(0, Ordering::Relaxed);
         }
     }
 }

@@ -113,7 +113,7 @@ impl AddressSpace {
         self.bdi().set_error(flushed.err().or(self.failed_error()));
         drop(state);
         if self.mm().frames.below_low() {
-            self.mm().background.wake();
+            self.mm().reclaimer.worker.wake();
         }
         flushed
     }

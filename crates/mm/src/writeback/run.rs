@@ -493,7 +493,7 @@ impl AddressSpace {
         segments: &[IoSegment<'_>],
         store: impl FnOnce(&[IoSegment<'_>]) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let mut stable = self.mm().stable.lock();
+        let mut stable = self.mm().holding.stable.lock();
         // As the store may want it, memory lies in its page as the bytes do in theirs.
         let stable = &mut stable[offset_in_page(pos)..];
         let mut filled = 0;
