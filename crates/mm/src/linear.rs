@@ -23,7 +23,7 @@
 //!
 //! `making` *protects* the ranges against a second maker, over the whole move. *Order*: before `i_rwsem`. `ranges` is
 //! a leaf, changed with `i_rwsem` and `invalidate_lock` held exclusive: nobody adds a folio meanwhile. `windows`
-//! has [`Rank::IMmap`]: held shared while page tables are changed, so that no window goes meanwhile.
+//! has [`Rank::IMmap`](foliocache_sync::rank::Rank::IMmap): held shared while page tables are changed, so that no window goes meanwhile.
 
 use foliocache_sync::Arc;
 use foliocache_sync::time::{Duration, sleep};

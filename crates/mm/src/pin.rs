@@ -269,7 +269,7 @@ fn has_pages(locked: &LockedFolio<'_>, page: PageIndex, last: PageIndex) -> bool
     locked.has_grains(within(page.pos())..within(end))
 }
 
-/// What a pin adds to [`Pins::pages`], and later takes off, for a folio of so many pages that has `others`.
+/// What a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that has `others`.
 fn counted(pages: u64, others: HoldCounts, hold: Hold) -> u64 {
     let pinned = if others.is_pinned() { 0 } else { pages };
     match hold.is_device_write() && others.device_writes() == 0 {

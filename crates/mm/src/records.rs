@@ -198,7 +198,7 @@ pub struct BackingDevInfo {
     /// Bytes that its files are charged for counting hits.
     pub(crate) hit_bytes: AtomicU64,
     /// Part of the dirty limit that is this file system's while others have dirty data too, of
-    /// [`limits::WHOLE`].
+    /// [`dirty::WHOLE`](crate::dirty::WHOLE).
     pub(crate) share: AtomicU64,
     /// Its failed pages are the end of the line.
     pub(crate) counts: PageCounts,
@@ -282,7 +282,7 @@ pub struct AddressSpace {
     pub(crate) awaited: AtomicU32,
     pub(crate) wb_lock: RankedMutex<WritebackState>,
     pub(crate) counters: FileCounters,
-    /// The file's turn in its device's list of dirty files, or [`NOT_DIRTY`]; changed under that list's lock.
+    /// The file's turn in its device's list of dirty files, or [`NOT_DIRTY`](crate::dirty::NOT_DIRTY); changed under that list's lock.
     pub(crate) dirty_turn: AtomicU64,
     /// How often [`Mm::drop_behind`] was called for the file; wraps.
     pub(crate) drops_behind: AtomicU8,

@@ -12,7 +12,7 @@
 //! A file that is opened from the cache may be replaced in the store, and then its name no longer leads to it. So a page of it is not
 //! given up before what is not cached can be read. Reclaim must not wait for the store, so it passes these pages over,
 //! lists the file, and wakes the flusher, which asks. If nothing else can be evicted, pages of lost files are, and those of files
-//! that were asked for longer than [`PATIENCE`] ago: memory is found however the store behaves. A read of what is gone
+//! that were asked for longer than a second ago: memory is found however the store behaves. A read of what is gone
 //! then fails.
 //!
 //! # Invariants

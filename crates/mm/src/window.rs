@@ -22,12 +22,6 @@
 //! # Locking
 //!
 //! A window has no lock: its page tables change with its file's list of windows held.
-//!
-//! # Safety
-//!
-//! The memory behind a window belongs to folios, whose holders expect stores at any time while they are mapped. A
-//! window's addresses are used by the program only while it has the [`Vma`](crate::Vma).
-#![allow(unsafe_code)]
 
 use crate::frames::TABLE_BYTES;
 use crate::lookup::find_page;

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! A line for each file and cause, and [`MOST_LINES`] lines of a kind, in [`INTERVAL_MS`]. What is left out is counted, and the
+//! A line for each file and cause, and five lines of a kind, in ten seconds (`dirty/told.rs`). What is left out is counted, and the
 //! count stands in the next line of the kind, or in the line that tells of the recovery. Failures and recoveries are for
 //! whoever runs the program; slow I/O and waits are on the level below.
 //!

@@ -22,7 +22,7 @@ pub(crate) struct Space {
     pub(crate) reserved: AtomicU64,
     /// Writes under way that did not ask.
     pub(crate) unasked: ShardedCounter,
-    /// When room became scarce last, in nanoseconds of [`monotonic_ns`].
+    /// When room became scarce last, in nanoseconds of `monotonic_ns`.
     pub(crate) scarce_since: AtomicU64,
     pub(crate) writing: RankedMutex<()>,
 }

@@ -33,7 +33,7 @@
 //!
 //! # Memory ordering
 //!
-//! The counts of [`DirectWrites`] are Relaxed: they change under `wb_lock` and `flush_lock`; who looks without them sees what it
+//! The counts of [`DirectWrites`](crate::dirty::DirectWrites) are Relaxed: they change under `wb_lock` and `flush_lock`; who looks without them sees what it
 //! did itself, and what those did who put the file on the list.
 
 use foliocache_sync::atomic::Ordering;

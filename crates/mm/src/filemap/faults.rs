@@ -1,4 +1,4 @@
-//! From the touch of an address to its file's [fault](AddressSpace::fault): the threads and handlers that resolve faults.
+//! From the touch of an address to its file's [fault](crate::AddressSpace::fault): the threads and handlers that resolve faults.
 //!
 //! # Locking
 //!
@@ -171,7 +171,7 @@ impl Window {
     /// Resolves a fault at a page.
     ///
     /// # Errors
-    /// Those of [`AddressSpace::fault`]: the touch is an error of the program's or of the store's.
+    /// Those of [`AddressSpace::fault`](crate::AddressSpace::fault): the touch is an error of the program's or of the store's.
     fn resolve(self: &Arc<Self>, page: PageIndex, write: bool) -> Result<(), Errno> {
         let mapping = self.mapping.upgrade().ok_or(Errno::EFAULT)?;
         let resolved = mapping.fault(self, page, write);

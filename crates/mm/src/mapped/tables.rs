@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! That of `window`: the memory behind a window belongs to folios, and the program uses its addresses only while it has the
+//! The memory behind a window belongs to folios, and the program uses its addresses only while it has the
 //! [`Vma`](crate::Vma).
 #![allow(unsafe_code)]
 

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The last look comes after the round: what others gave back meanwhile counts. No number of rounds or looks ends a wait.
-//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`]), what others may give
-//! back of their own accord ([`Need`]), and the end of a round that a store holds up ([`LONGEST_ROUND`]).
+//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`](crate::GivenUp::more)), what others may give
+//! back of their own accord ([`Need`]), and the end of a round that a store holds up (half a minute, `rounds.rs`).
 //!
 //! # Invariants
 //!
@@ -28,7 +28,7 @@
 //! # Locking
 //!
 //! *Protects*: the numbers. *Order*: leaf. *May block*: [`Waiter::refused`], until a round ends. The round takes the locks
-//! of [`Shrinker::shrink`](super::Shrinker::shrink), so the caller holds none of them.
+//! of [`Shrinker::shrink`](crate::Shrinker::shrink), so the caller holds none of them.
 //!
 //! # Memory ordering
 //!
@@ -122,7 +122,7 @@ impl<'a> Waiter<'a> {
 
     /// Waits for a round after a look that found neither memory nor a page to evict.
     ///
-    /// Context: **sleeps**; no lock that [`Shrinker::shrink`](super::Shrinker::shrink) takes, no read section.
+    /// Context: **sleeps**; no lock that [`Shrinker::shrink`](crate::Shrinker::shrink) takes, no read section.
     ///
     /// # Errors
     /// `ENOMEM` if there was nothing left before that look, which was the last.

@@ -1,13 +1,14 @@
-//! The area that all windows of a cache lie in, and who resolves their faults.
+//! The area that all windows of a cache lie in: windows come and go, and page tables without a page are given back.
 //!
 //! # Locking
 //!
-//! `state` *protects* which addresses are taken. *Order*: leaf. `Mm::making_windows` is held while the area is
-//! reserved. *May block*: the system calls.
+//! `state` *protects* which addresses are taken. *Order*: leaf. *May block*: the system calls.
 //!
 //! # Safety
 //!
-//! As in the parent: a place in the area is one window's alone, whose addresses nobody uses when it goes.
+//! The memory behind a window belongs to folios, whose holders expect stores at any time while they are mapped. A
+//! window's addresses are used by the program only while it has the [`Vma`](crate::Vma). A place in the area is one window's alone,
+//! whose addresses nobody uses when it goes.
 #![allow(unsafe_code)]
 
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Tables};

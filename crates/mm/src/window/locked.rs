@@ -1,9 +1,4 @@
 //! Windows whose pages are held: the kernel maps them, and there are no faults of ours.
-//!
-//! # Safety
-//!
-//! That of the module above.
-#![allow(unsafe_code)]
 
 use std::ops::Range;
 
