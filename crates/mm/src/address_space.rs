@@ -126,17 +126,6 @@ impl AddressSpace {
         }
     }
 
-    /// Whether the backing store lacks some pages, or has not made them durable.
-    #[inline]
-    pub fn has_pages_to_write(&self) -> bool {
-        self.counts.not_durable() > 0
-    }
-
-    /// Whether data of this file is not yet safely on the medium.
-    pub fn is_dirty(&self) -> bool {
-        self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()
-    }
-
     pub(crate) fn key(&self) -> usize {
         std::ptr::from_ref(self).expose_provenance()
     }

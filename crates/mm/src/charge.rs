@@ -92,12 +92,6 @@ impl Mm {
             false => Err(Errno::ENOMEM),
         }
     }
-
-    /// Charges metadata that is neither a descriptor nor an index node, if there is room for it now.
-    pub(crate) fn take_metadata(&self, bytes: u64) -> bool {
-        self.frames.try_charge_metadata(bytes)
-            || (self.metadata_may_grow() && self.frames.charge_metadata(bytes))
-    }
 }
 
 impl Mm {

@@ -34,12 +34,11 @@ use std::ops::Range;
 use crate::counters::bump;
 use crate::direct_map;
 use crate::fill::Reader;
-use crate::folio::{LockedFolio, flag};
-use crate::mapped::{Held, HoldKind, LockedAccess, MapError, not_held, overlap};
+use crate::folio::flag;
+use crate::mapped::{Held, HoldKind, MapError, not_held, overlap};
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, LinearFile, Mm};
-use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_for};
-use crate::writeback::STABLE_BYTES;
+use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 impl AddressSpace {
     /// Keeps pages in memory until [`AddressSpace::release`], reading what is missing; whether some were not held.
@@ -154,16 +153,6 @@ impl AddressSpace {
         }
     }
 
-    fn for_each_held(&self, pages: &Range<u64>, visit: impl Fn(&LockedFolio<'_>)) {
-        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
-        self.for_each_folio(
-            first,
-            last,
-            |page| self.lock_folio(page),
-            |locked| visit(&locked),
-        );
-    }
-
     /// Reads what is missing of pages, and marks their folios as held: those of no other pages, where there is memory to
     /// split them.
     fn bring_in(self: &Arc<Self>, pages: &Range<u64>) -> Result<(), Errno> {
@@ -233,94 +222,9 @@ impl AddressSpace {
             });
         }
     }
-
-    /// Marks all of pages dirty that are held: nobody knows what was stored to them.
-    pub(crate) fn dirty_all(self: &Arc<Self>, pages: &Range<u64>) {
-        let size = self.size();
-        self.for_each_held(pages, |locked| {
-            if !locked.state.load().has(flag::HELD) {
-                // The hold has ended meanwhile, and there may be anything.
-                return;
-            }
-            let start = locked.index();
-            let from = pages.start.max(start.0) - start.0;
-            let to = pages.end.min(locked.end().0).min(pages_for(size));
-            if to > start.0 + from {
-                let bytes = from as usize * PAGE_SIZE..(to - start.0) as usize * PAGE_SIZE;
-                self.mark_dirty(locked, bytes);
-            }
-        });
-    }
-
-    /// Marks dirty what programs store to pages without that being noticed.
-    ///
-    /// Context: begins a sync of these pages; takes folio locks.
-    pub(crate) fn dirty_unnoticed(self: &Arc<Self>, pages: &Range<u64>) {
-        let Some(linear) = self.linear.get() else {
-            return;
-        };
-        let untracked = |held: &&Held| held.kind == HoldKind::Untracked;
-        let held = linear.held.read();
-        let ranges: Vec<_> = held.iter().filter(untracked).cloned().collect();
-        drop(held);
-        for held in ranges {
-            let part = held.pages.start.max(pages.start)..held.pages.end.min(pages.end);
-            if !part.is_empty() {
-                self.dirty_all(&part);
-            }
-        }
-        for window in linear.windows.read().iter() {
-            if window.locked == Some(LockedAccess::Untracked) && overlap(&window.pages, pages) {
-                window.note_stores();
-            }
-        }
-    }
-
-    /// Whether some of pages are held.
-    pub(crate) fn is_held(&self, pages: Range<u64>) -> bool {
-        let here = |held: &Held| overlap(&held.pages, &pages);
-        let any = |linear: &LinearFile| linear.held.read().iter().any(here);
-        self.linear.get().is_some_and(any)
-    }
-
-    /// Whether all pages of a folio are held.
-    pub(crate) fn holds_all_of(&self, locked: &LockedFolio<'_>) -> bool {
-        let pages = locked.index().0..locked.end().0;
-        let all = |linear: &LinearFile| not_held(&linear.held.read(), &pages, |_| true) == 0;
-        self.linear.get().is_some_and(all)
-    }
-
-    /// How pages are held for stores, if they are.
-    pub(crate) fn held_for_stores(&self, pages: Range<u64>) -> Option<HoldKind> {
-        let held = self.linear.get()?.held.read();
-        let here = |held: &&Held| held.kind != HoldKind::Read && overlap(&held.pages, &pages);
-        // One for I/O leaves its pages dirty.
-        let kinds = held.iter().filter(here).map(|held| held.kind);
-        kinds.max_by_key(|kind| *kind == HoldKind::Io)
-    }
 }
 
 impl Mm {
-    /// Makes the buffer that held pages are written from.
-    pub(crate) fn ready_stable(&self) -> Result<(), Errno> {
-        // The lock may be held over I/O.
-        if self.pins.has_stable.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if self.holding.stable.lock().is_empty() {
-            self.wait_for_metadata(|| self.take_metadata(STABLE_BYTES as u64))?;
-            let mut stable = self.holding.stable.lock();
-            if !stable.is_empty() {
-                self.uncharge_metadata(STABLE_BYTES as u64);
-                return Ok(());
-            }
-            stable.set_room(STABLE_BYTES);
-            (0..STABLE_BYTES).for_each(|_| stable.push(0));
-        }
-        self.pins.has_stable.store(true, Ordering::Release);
-        Ok(())
-    }
-
     /// Counts pages that are held from now on; `pinned` says how many of them count as pinned yet.
     fn count_held(&self, pages: u64, pinned: impl FnOnce() -> u64) -> Result<(), MapError> {
         // Relaxed: the sum of the changes counts.

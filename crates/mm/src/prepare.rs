@@ -9,12 +9,18 @@
 //! # Invariants
 //!
 //! 1. Nobody waits for memory while holding memory: [`Prepared`] is made whole or not at all.
+//!
+//! # Memory ordering
+//!
+//! `has_stable` is stored Release once the buffer is there that held pages are written from, and loaded Acquire: partners of one another.
 
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use foliocache_xarray::PreloadError;
 
 use crate::frames::{BLOCK_FRAMES, FrameKind, Reservation};
+use crate::mapped::STABLE_BYTES;
 use crate::prepared::Prepared;
 use crate::reclaim::{Need, Waiter};
 use crate::records::{AddressSpace, Mm};
@@ -150,6 +156,26 @@ impl Mm {
         let nodes = self.nodes.preload(needed).map_err(Short::Nodes)?;
         let folio = self.folios.alloc(&self.frames).ok_or(Short::Descriptors)?;
         Ok(Prepared::new(self, frames, nodes, folio))
+    }
+
+    /// Makes the buffer that held pages are written from.
+    pub(crate) fn ready_stable(&self) -> Result<(), Errno> {
+        // The lock may be held over I/O.
+        if self.pins.has_stable.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.holding.stable.lock().is_empty() {
+            self.wait_for_metadata(|| self.take_metadata(STABLE_BYTES as u64))?;
+            let mut stable = self.holding.stable.lock();
+            if !stable.is_empty() {
+                self.uncharge_metadata(STABLE_BYTES as u64);
+                return Ok(());
+            }
+            stable.set_room(STABLE_BYTES);
+            (0..STABLE_BYTES).for_each(|_| stable.push(0));
+        }
+        self.pins.has_stable.store(true, Ordering::Release);
+        Ok(())
     }
 }
 

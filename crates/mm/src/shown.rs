@@ -1,9 +1,9 @@
-//! What the windows of a file show of its pages.
+//! What the windows of a file show of its pages, and what of them is held.
 
 use std::ops::Range;
 
 use crate::folio::{LockedFolio, flag};
-use crate::mapped::Held;
+use crate::mapped::{Held, HoldKind, not_held, overlap};
 use crate::records::{AddressSpace, LinearFile};
 
 impl AddressSpace {
@@ -66,5 +66,28 @@ impl AddressSpace {
         let unnoticed = |held: &Held| held.kind.unnoticed();
         let any = |linear: &LinearFile| linear.held.read().iter().any(unnoticed);
         self.linear.get().is_some_and(any)
+    }
+
+    /// Whether some of pages are held.
+    pub(crate) fn is_held(&self, pages: Range<u64>) -> bool {
+        let here = |held: &Held| overlap(&held.pages, &pages);
+        let any = |linear: &LinearFile| linear.held.read().iter().any(here);
+        self.linear.get().is_some_and(any)
+    }
+
+    /// Whether all pages of a folio are held.
+    pub(crate) fn holds_all_of(&self, locked: &LockedFolio<'_>) -> bool {
+        let pages = locked.index().0..locked.end().0;
+        let all = |linear: &LinearFile| not_held(&linear.held.read(), &pages, |_| true) == 0;
+        self.linear.get().is_some_and(all)
+    }
+
+    /// How pages are held for stores, if they are.
+    pub(crate) fn held_for_stores(&self, pages: Range<u64>) -> Option<HoldKind> {
+        let held = self.linear.get()?.held.read();
+        let here = |held: &&Held| held.kind != HoldKind::Read && overlap(&held.pages, &pages);
+        // One for I/O leaves its pages dirty.
+        let kinds = held.iter().filter(here).map(|held| held.kind);
+        kinds.max_by_key(|kind| *kind == HoldKind::Io)
     }
 }

@@ -264,4 +264,10 @@ impl Mm {
         let surplus = all.saturating_sub(limit).min(held);
         surplus.max(held.saturating_sub(limit / NAMES_PART))
     }
+
+    /// Charges metadata that is neither a descriptor nor an index node, if there is room for it now.
+    pub(crate) fn take_metadata(&self, bytes: u64) -> bool {
+        self.frames.try_charge_metadata(bytes)
+            || (self.metadata_may_grow() && self.frames.charge_metadata(bytes))
+    }
 }

@@ -53,10 +53,10 @@ const KNOWN: &[(&str, &[&str])] = &[
 pub(super) type Module = Vec<String>;
 
 /// A place in the sources that makes one module use another.
-type Place = (PathBuf, usize);
+pub(super) type Place = (PathBuf, usize);
 
 /// Under a parent: who uses whom, and the first place of each.
-type Uses = BTreeMap<String, BTreeMap<String, Place>>;
+pub(super) type Uses = BTreeMap<String, BTreeMap<String, Place>>;
 
 /// Modules that use each other, and one way round: modules, each with the place where it uses the next.
 struct Circle {
@@ -416,7 +416,7 @@ fn is_reached(uses: &Uses, from: &str, to: &str) -> bool {
 }
 
 /// The shortest way from a module back to itself, without its end.
-fn way_round(uses: &Uses, module: &str) -> Option<Vec<String>> {
+pub(super) fn way_round(uses: &Uses, module: &str) -> Option<Vec<String>> {
     let mut way = shortest(uses, module, module)?;
     way.pop();
     Some(way)

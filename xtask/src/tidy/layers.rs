@@ -1,4 +1,4 @@
-//! The layers of a crate's modules: none knows the one above.
+//! The layers of a crate's modules: none knows the one above, and no module knows itself through others.
 //!
 //! # Model
 //!
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Violation;
-use super::circles::{Module, Names, Product, used};
+use super::circles::{Module, Names, Product, Uses, used, way_round};
 use super::source::{Source, find_word, is_word};
 
 /// A layer's name and its modules.
@@ -54,12 +54,15 @@ const LAYERS: &[(&str, &[Layer])] = &[(
                 "counting",
                 "dirty_files",
                 "file_frames",
+                "file_locks",
+                "held_off",
                 "owner",
                 "prepared",
                 "records",
                 "registry",
                 "shown",
                 "start",
+                "unnoticed",
             ],
         ),
         (
@@ -71,7 +74,6 @@ const LAYERS: &[(&str, &[Layer])] = &[(
                 "fill",
                 "follower",
                 "held",
-                "held_off",
                 "holder",
                 "linear",
                 "pin",
@@ -80,6 +82,7 @@ const LAYERS: &[(&str, &[Layer])] = &[(
                 "relied",
                 "replace",
                 "split",
+                "told",
                 "uncached",
                 "unreclaimable",
                 "window",
@@ -124,7 +127,13 @@ fn check_layers(sources: &[Source], rooms: &[(&str, &[Layer])]) -> Vec<Violation
             .flat_map(|(rank, (_, modules))| modules.iter().map(move |module| (*module, rank)))
             .collect();
         found.extend(unlisted(room, files, &ranks));
+        let mut uses = Uses::new();
         for (from, source, to, offset) in known(files) {
+            if from != to.0 {
+                let place = (source.path.clone(), source.line(offset));
+                let places = uses.entry(from.clone()).or_default();
+                places.entry(to.0.clone()).or_insert(place);
+            }
             let rank = |module: &str| ranks.get(module).copied();
             if let (Some(low), Some(high)) = (rank(&from), rank(&to.0))
                 && low < high
@@ -142,8 +151,17 @@ fn check_layers(sources: &[Source], rooms: &[(&str, &[Layer])]) -> Vec<Violation
                 ));
             }
         }
+        found.extend(circle(room, &uses));
     }
     found
+}
+
+/// One way round a circle of modules that know each other, if there is one.
+fn circle(room: &str, uses: &Uses) -> Option<Violation> {
+    let way = uses.keys().find_map(|module| way_round(uses, module))?;
+    let (path, line) = &uses[&way[0]][way.get(1).unwrap_or(&way[0])];
+    let message = format!("{room}: modules know each other: {}", way.join(" -> "));
+    Some(Violation::new(path, *line, "layers", message))
 }
 
 /// Modules without a layer, and those of a layer that are not there.
@@ -289,6 +307,20 @@ mod tests {
             found,
             ["index, of the layer core, knows evict of reclaim, of the layer services"]
         );
+    }
+
+    #[test]
+    fn a_circle_through_a_method_is_found() {
+        let index = (
+            "index.rs",
+            "pub struct Index;\nimpl M {\n    fn find(&self) { self.attach(); }\n}\n",
+        );
+        let folio = (
+            "folio.rs",
+            "use crate::index::Index;\nimpl M {\n    fn attach(&self) {}\n}\n",
+        );
+        let found = check_tree(&[LIB, folio, index, ("reclaim.rs", "pub struct Queue;\n")]);
+        assert_eq!(found, ["mm: modules know each other: folio -> index"]);
     }
 
     #[test]

@@ -30,59 +30,16 @@
 mod limits;
 mod space;
 mod throttle;
-mod told;
 
-pub(crate) use space::ReservedSpace;
-
-use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 
 use crate::charge::MetadataCharge;
-use crate::counters::{Count, PageCounts, bump, read};
-use crate::dirty::{Closed, DirtyFiles, Handed, Rewrites, Space, Throttle, Told};
-use crate::error::MmError;
-use crate::records::{AddressSpace, BackingDevInfo, BdiKind, Mm};
-use crate::reliance::AskedFiles;
-use crate::worker::Worker;
+use crate::counters::{Count, bump, read};
+use crate::records::{AddressSpace, BackingDevInfo};
 
 impl BackingDevInfo {
-    /// Accounting and flusher for a file system that `name` names in messages.
-    ///
-    /// # Errors
-    /// No thread could be started.
-    pub fn new(mm: &Arc<Mm>, name: impl Into<String>, kind: BdiKind) -> Result<Arc<Self>, MmError> {
-        let bdi = Arc::new(Self {
-            mm: Arc::clone(mm),
-            name: name.into(),
-            kind,
-            counts: PageCounts::default(),
-            hit_bytes: AtomicU64::new(0),
-            stay_dirty: AtomicU64::new(0),
-            dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::new()),
-            handed: RankedMutex::new(Rank::BdiList, Handed::new()),
-            closed: RankedMutex::new(Rank::BdiList, Closed::default()),
-            asked: AskedFiles::default(),
-            flusher: Worker::default(),
-            oldest_dirty: AtomicU64::new(0),
-            throttle: Throttle::new(mm.shares.now()),
-            rewrites: Rewrites::default(),
-            share: AtomicU64::new(0),
-            error: AtomicI32::new(0),
-            progress: (Mutex::new(0), Condvar::new()),
-            stopped: AtomicBool::new(false),
-            scarce: AtomicBool::new(false),
-            space: Space::default(),
-            told: Told::default(),
-        });
-        if kind == BdiKind::Storage {
-            bdi.start_flusher()?;
-            mm.add_bdi(&bdi);
-        }
-        Ok(bdi)
-    }
-
     /// Bytes that its address spaces are charged: [`AddressSpace::memory_bytes`](crate::AddressSpace::memory_bytes)
     /// for each [charge](Self::charge_mapping), and what they take to count hits.
     pub fn mapping_bytes(&self) -> u64 {

@@ -7,6 +7,7 @@
 use foliocache_sync::ShardedCounter;
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sys::Errno;
 
 /// Bytes of a write that always asks whether the store has room for it.
 pub(crate) const UNASKED: u64 = 4 << 20;
@@ -50,4 +51,9 @@ impl Drop for UnaskedWrite<'_> {
         fence(Ordering::Release);
         self.0.unasked.dec();
     }
+}
+
+/// Whether an error says that the store is full.
+pub(crate) fn says_full(error: &Errno) -> bool {
+    matches!(*error, Errno::ENOSPC | Errno::EDQUOT)
 }

@@ -1,4 +1,4 @@
-//! What the log was told of a store, and how few lines of a kind go through. `bdi/told.rs` writes them.
+//! What the log was told of a store, and how few lines of a kind go through. `told.rs` writes them.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -17,12 +17,12 @@
 //! Relaxed: a turn more or less.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::rank::{RankedMutexGuard, RankedReadGuard, RankedWriteGuard};
+use foliocache_sync::rank::{RankedMutexGuard, RankedWriteGuard};
 use foliocache_sync::time::{Duration, Instant, sleep};
 
 use crate::dirty::WritebackState;
 use crate::folio::LockedFolio;
-use crate::mapped::{MapError, Wants};
+use crate::mapped::MapError;
 use crate::records::{AddressSpace, LinearFile};
 use crate::types::PageIndex;
 
@@ -107,43 +107,5 @@ impl AddressSpace {
         wait_for_lock(attempt, || {
             format!("I/O or a lent slice at byte {}", page.pos())
         })
-    }
-
-    /// Takes `i_rwsem` shared.
-    pub(crate) fn share_i_rwsem(&self) -> RankedReadGuard<'_, ()> {
-        self.lock_unless_held_off(|| {
-            self.give_way(|wants| &wants.i_rwsem);
-            self.i_rwsem.read()
-        })
-    }
-
-    /// Takes `invalidate_lock` shared.
-    pub(crate) fn share_invalidate_lock(&self) -> RankedReadGuard<'_, ()> {
-        self.give_way(|wants| &wants.invalidate_lock);
-        self.invalidate_lock.read()
-    }
-
-    /// As [`AddressSpace::share_i_rwsem`], if that need not wait.
-    pub(crate) fn try_share_i_rwsem(&self) -> Option<RankedReadGuard<'_, ()>> {
-        let free = !self.is_wanted(|wants| &wants.i_rwsem);
-        let shared = free.then(|| self.i_rwsem.try_read()).flatten();
-        shared.filter(|_| !self.holds_off_writers())
-    }
-
-    /// As [`AddressSpace::share_invalidate_lock`], if that need not wait.
-    pub(crate) fn try_share_invalidate_lock(&self) -> Option<RankedReadGuard<'_, ()>> {
-        let free = !self.is_wanted(|wants| &wants.invalidate_lock);
-        free.then(|| self.invalidate_lock.try_read()).flatten()
-    }
-
-    fn is_wanted(&self, wanted: impl Fn(&Wants) -> &AtomicBool) -> bool {
-        let linear = self.linear.get();
-        linear.is_some_and(|linear| wanted(&linear.wants).load(Ordering::Relaxed))
-    }
-
-    fn give_way(&self, wanted: impl Fn(&Wants) -> &AtomicBool) {
-        while self.is_wanted(&wanted) {
-            sleep(POLL);
-        }
     }
 }

@@ -5,6 +5,9 @@ use foliocache_sync::atomic::AtomicU64;
 use foliocache_sys::memory::PageVec;
 use std::ops::Range;
 
+/// Bytes that are copied at a time where programs or devices may store to what is written.
+pub(crate) const STABLE_BYTES: usize = 256 << 10;
+
 /// What mappings of a cache hold.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {

@@ -28,15 +28,17 @@
 //! I/O. Folio locks are held only to change states, never over I/O.
 
 mod closed;
+mod device;
 mod flush;
 mod flusher;
 mod fsync;
 mod handed;
+mod room;
 mod run;
 mod wait;
 
+pub(crate) use room::ReservedSpace;
 use run::Choice;
-pub(crate) use run::STABLE_BYTES;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;

@@ -33,9 +33,6 @@ use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState, XA_BATCH};
 /// Most pages that a run's folios have, and most that are written together: 16 MiB, or what a folio has more.
 const MAX_RUN: u64 = 4096;
 
-/// Bytes that are copied at a time where programs or devices may store to what is written.
-pub(crate) const STABLE_BYTES: usize = 256 << 10;
-
 /// Most folios in a run: so many locks are held at a time.
 const MAX_FOLIOS: usize = 1024;
 

@@ -135,7 +135,7 @@ impl BackingDevInfo {
     }
 
     /// A writer waited because too much was dirty, `took` nanoseconds.
-    pub(super) fn tell_wait(&self, took: u64) {
+    pub(crate) fn tell_wait(&self, took: u64) {
         if took / 1_000_000 < LONG_WAIT_MS {
             return;
         }
@@ -149,7 +149,7 @@ impl BackingDevInfo {
     }
 
     /// Writing to the store begins to fail, or works again.
-    pub(super) fn tell_change(&self, error: Option<Errno>) {
+    pub(crate) fn tell_change(&self, error: Option<Errno>) {
         let (now, written) = (coarse_monotonic_ms(), self.told.written());
         let mut fault = self.told.fault.lock();
         let (since, before) = match (error, *fault) {
