@@ -6,6 +6,7 @@ use foliocache_sys::Errno;
 use foliocache_xarray::CHUNK_SIZE;
 
 use crate::records::Mm;
+use crate::rounds::PATIENCE;
 use crate::views::{CopyInMaking, OVERHEAD};
 
 /// One of so many bytes of the bound is the most that charged copies hold.
@@ -26,7 +27,7 @@ pub struct MetadataCharge {
 
 impl MetadataCharge {
     /// How long an open file or directory, and the pages of a file, wait for their memory.
-    pub const PATIENCE: Duration = Duration::from_secs(1);
+    pub const PATIENCE: Duration = PATIENCE;
 
     /// Charges the bytes if there is room at once.
     ///

@@ -7,21 +7,37 @@
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::rank::{RankedMutexGuard, RankedReadGuard};
-use foliocache_sync::time::{Duration, sleep};
+use foliocache_sync::time::{Duration, Instant, sleep};
 
 use crate::dirty::WritebackState;
 use crate::mapped::Wants;
 use crate::records::AddressSpace;
 
-/// Between two looks whether a lock is still wanted.
+/// Between two tries at first, and later: an eighth of the wait so far.
 const POLL: Duration = Duration::from_micros(200);
+
+/// Longest time between two tries.
+const LONG_POLL: Duration = Duration::from_millis(20);
+
+/// Tries until an attempt gives something, or `patience` is over.
+pub(crate) fn wait_for<G>(patience: Duration, mut attempt: impl FnMut() -> Option<G>) -> Option<G> {
+    let start = Instant::now();
+    loop {
+        let got = attempt();
+        let waited = start.elapsed();
+        if got.is_some() || waited >= patience {
+            return got;
+        }
+        sleep((waited / 8).clamp(POLL, LONG_POLL));
+    }
+}
 
 /// See [`AddressSpace::awaited`].
 pub(crate) struct Awaited<'a>(&'a AddressSpace);
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        // Relaxed: as above.
+        // Relaxed: a turn more or less.
         self.0.awaited.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -40,8 +40,6 @@ use crate::types::{PAGE_SIZE, PageIndex};
 
 mod busy;
 
-pub(crate) use busy::wait_for;
-
 /// How often files that nobody uses are asked for their addresses before a file is refused some.
 const NO_SPACE_TRIES: u32 = 8;
 

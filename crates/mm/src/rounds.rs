@@ -18,6 +18,12 @@ use crate::dirty::Limiter;
 use crate::shrinker::{GivenUp, Shrinker};
 use crate::worker::Worker;
 
+/// How long a caller sleeps before it looks again whether others made room.
+pub(crate) const RECLAIM_WAIT: Duration = Duration::from_millis(20);
+
+/// How long a caller waits for what may never come: memory that others may give back of their own accord.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long a caller waits for a round at most: a store that does not answer may hold the reclaimer up for ever.
 const LONGEST_ROUND: Duration = Duration::from_secs(30);
 /// How long what a round gave up is kept from names that can be done without, in milliseconds.

@@ -45,8 +45,8 @@ use foliocache_sys::memory::free_huge_pages;
 
 use crate::counters::Count;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, MIN_LINEAR_LIMIT};
-use crate::reclaim::RECLAIM_WAIT;
 use crate::records::{AddressSpace, Mm};
+use crate::rounds::RECLAIM_WAIT;
 use crate::types::PAGE_SHIFT;
 
 /// Names and inodes keep one of so many bytes of the bound while memory is short.

@@ -18,9 +18,10 @@
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::rank::{RankedMutexGuard, RankedWriteGuard};
-use foliocache_sync::time::{Duration, Instant, sleep};
+use foliocache_sync::time::Duration;
 
 use crate::dirty::WritebackState;
+use crate::file_locks::wait_for;
 use crate::folio::LockedFolio;
 use crate::mapped::MapError;
 use crate::records::{AddressSpace, LinearFile};
@@ -28,10 +29,6 @@ use crate::types::PageIndex;
 
 /// How long a mapping waits for each lock.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Between two tries at first, and later: an eighth of the wait so far.
-const POLL: Duration = Duration::from_micros(200);
-const LONG_POLL: Duration = Duration::from_millis(20);
 
 /// Says that a lock is wanted.
 struct Wanted<'a>(&'a AtomicBool);
@@ -46,19 +43,6 @@ impl<'a> Wanted<'a> {
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Tries until an attempt gives something, or `patience` is over.
-pub(crate) fn wait_for<G>(patience: Duration, mut attempt: impl FnMut() -> Option<G>) -> Option<G> {
-    let start = Instant::now();
-    loop {
-        let got = attempt();
-        let waited = start.elapsed();
-        if got.is_some() || waited >= patience {
-            return got;
-        }
-        sleep((waited / 8).clamp(POLL, LONG_POLL));
     }
 }
 

@@ -32,8 +32,8 @@ use foliocache_sync::atomic::{Ordering, fence};
 use foliocache_sync::time::Duration;
 use std::ops::Range;
 
+use crate::file_locks::wait_for;
 use crate::holder::Holder;
-use crate::linear::wait_for;
 use crate::records::{AddressSpace, Mm};
 
 /// Keeps new pins away from pages of a file until it is dropped.

@@ -44,6 +44,7 @@ use crate::owner;
 use crate::queues::Evicted;
 use crate::records::{AddressSpace, Mm};
 use crate::relied::Passed;
+use crate::rounds::RECLAIM_WAIT;
 use crate::show::Bytes;
 use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
@@ -65,9 +66,6 @@ pub(crate) const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 
 /// Rounds of eviction without enough frames of the kind that is wanted before the other kind gives some up.
 const PATIENCE: u32 = 4;
-
-/// How long a caller sleeps before it looks again whether others made room.
-pub(crate) const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
 /// Waits for the frames of `ticket`, not for long; whether they are there.
 ///

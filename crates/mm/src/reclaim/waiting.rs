@@ -39,9 +39,8 @@ use foliocache_sync::rank;
 use foliocache_sync::time::{self, Duration, Instant, sleep};
 use foliocache_sys::Errno;
 
-use crate::charge::MetadataCharge;
 use crate::records::Mm;
-use crate::rounds::Found;
+use crate::rounds::{Found, PATIENCE};
 
 /// First and longest pause between two rounds while more is on its way.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
@@ -75,7 +74,7 @@ pub(crate) struct Waiter<'a> {
 impl Mm {
     /// For a caller that needs memory.
     pub(crate) fn waiter(&self, need: Need) -> Waiter<'_> {
-        Waiter::new(self, need, MetadataCharge::PATIENCE)
+        Waiter::new(self, need, PATIENCE)
     }
 }
 
