@@ -49,7 +49,7 @@ impl BackingDevInfo {
     /// Charges an address space to the bound: names that nobody needs give way to it, and it waits for those that
     /// others were asked to give up.
     ///
-    /// Context: as [`Mm::charge_used_metadata`]; blocks for [`MetadataCharge::PATIENCE`] at most.
+    /// Context: as [`Mm::charge_used_metadata`](crate::Mm::charge_used_metadata); blocks for [`MetadataCharge::PATIENCE`] at most.
     ///
     /// # Errors
     /// `ENOMEM` if the bound has no room even then.

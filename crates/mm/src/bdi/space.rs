@@ -18,7 +18,7 @@
 //! only root may use, and that a range has its place; so it has the last word.
 //!
 //! While room is ample a write counts itself, and looks at a flag. It may still be under way when room has become scarce,
-//! held up perhaps. So for [`UNASKED_WAIT`] after that a write that asks leaves [`UNASKED`] bytes to each of those, and one
+//! held up perhaps. So for [`UNASKED_WAIT`] after that a write that asks leaves [`UNASKED`](crate::dirty::UNASKED) bytes to each of those, and one
 //! that finds too little room waits for them.
 //!
 //! # Invariants
