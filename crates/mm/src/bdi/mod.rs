@@ -1,4 +1,4 @@
-//! One file system's share of the cache: dirty accounting, throttling, and its flusher.
+//! One file system's share of the cache: dirty accounting, limits and throttling.
 //!
 //! # Model
 //!
@@ -25,7 +25,7 @@
 //!
 //! # Memory ordering
 //!
-//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `list`.
+//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `dirty_files.rs`.
 
 mod limits;
 mod space;
