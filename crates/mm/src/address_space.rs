@@ -38,99 +38,24 @@ use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Orderi
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, OnceBox, Weak, rcu};
 use foliocache_xarray::{Mark, XArray};
-use std::fmt;
 use std::ops::Range;
 
-use crate::bdi::{BackingDevInfo, NOT_DIRTY};
+use crate::counters::{Count, FileCounters, Hits, PageCounts, bump};
+use crate::dirty::{DirectWrites, FlushState, Groups, NOT_DIRTY, WritebackState};
 use crate::errseq::ErrSeq;
-use crate::filemap::{Appended, DirectWrites, Reliance, Start, find_page};
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
-use crate::frames::{FrameKind, FrameNumber, MAX_ORDER, Reservation};
-use crate::linear::LinearFile;
-use crate::mm::Mm;
+use crate::frames::{FrameNumber, MAX_ORDER};
+use crate::hints::{Appended, Start};
+use crate::lookup::find_page;
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::prepared::Prepared;
-use crate::stats::{Count, FileCounters, Hits, PageCounts, bump};
+use crate::records::{AddressSpace, BackingDevInfo, Mm};
+use crate::reliance::Reliance;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
-use crate::writeback::{FlushState, Groups, WritebackState};
 use crate::{direct_map, owner};
 
-/// The cached pages of one file.
-#[doc(alias = "address_space")]
-#[repr(C, align(64))]
-pub struct AddressSpace {
-    // What a hit reads and seldom anybody writes: one cache line.
-    /// That of `bdi`, one load nearer.
-    mm: Arc<Mm>,
-    pub(crate) hits: Hits,
-    bdi: Arc<BackingDevInfo>,
-    size: AtomicU64,
-    /// Its head is the end of the line.
-    pub(crate) index: XArray,
-    // What changes as pages come, go and become dirty.
-    pub(crate) start: Start,
-    nr_pages: AtomicU64,
-    pub(crate) wb_err: ErrSeq,
-    pub(crate) counts: PageCounts,
-    pub(crate) direct: DirectWrites,
-    pub(crate) appended: Appended,
-    /// Pages of folios with pins; see `filemap::pin`.
-    pub(crate) nr_pinned: AtomicU64,
-    // What neither a hit nor a `stat` comes to.
-    pub(crate) ops: Arc<dyn AddressSpaceOperations>,
-    id: u64,
-    pub(crate) i_rwsem: RankedRwLock<()>,
-    pub(crate) invalidate_lock: RankedRwLock<()>,
-    pub(crate) flush_lock: RankedMutex<FlushState>,
-    /// Callers that make the file durable together, of a file that was made durable.
-    pub(crate) groups: OnceBox<Groups>,
-    /// How many wait for `wb_lock` to make the file durable.
-    pub(crate) awaited: AtomicU32,
-    pub(crate) wb_lock: RankedMutex<WritebackState>,
-    pub(crate) counters: FileCounters,
-    /// The file's turn in its device's list of dirty files, or [`NOT_DIRTY`]; changed under that list's lock.
-    pub(crate) dirty_turn: AtomicU64,
-    /// How often [`Mm::drop_behind`] was called for the file; wraps.
-    pub(crate) drops_behind: AtomicU8,
-    /// Bytes are about to be zeroed, with `i_rwsem` held exclusive: a view is a copy.
-    pub(crate) refuses_views: AtomicBool,
-    /// Whether handles have nothing but the pages.
-    pub(crate) relied: Reliance,
-    /// How many have writers wait; see `filemap::held_off`.
-    pub(crate) held_off: AtomicU8,
-    /// Who takes folios out without owning the address space; see [`crate::owner`].
-    pub(crate) holders: AtomicU32,
-    /// Until when the writers have waited for what they dirtied; see `bdi`.
-    pub(crate) dirty_paid_until: AtomicU64,
-    /// What [`Mm::drop_behind`] keeps for the file: the page before which was dropped last, and the number
-    /// of evictions until which somebody is taken to read close behind.
-    pub(crate) dropped_to: AtomicU64,
-    pub(crate) followed_until: AtomicU64,
-    /// What a file has that was mapped.
-    pub(crate) linear: OnceBox<LinearFile>,
-}
-
-#[cfg(not(any(loom, shuttle)))]
-const _: () = {
-    use std::mem::offset_of;
-
-    assert!(offset_of!(AddressSpace, mm) == 0);
-    assert!(offset_of!(AddressSpace, index) + XArray::READ_BYTES == 64);
-    // Opening the file reads no further than the second line, where the failed pages are counted.
-    assert!(offset_of!(AddressSpace, counts) + PageCounts::READ_BYTES <= 128);
-    // Locks that watch their rank are larger.
-    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
-};
-
-impl fmt::Debug for AddressSpace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressSpace")
-            .field("file", &self.ops.describe())
-            .field("size", &self.size())
-            .field("resident", &self.nr_pages())
-            .finish_non_exhaustive()
-    }
-}
+/// Most names of files with orphans that are kept: invariant 1 of `holder`.
+const MAX_NAMES: usize = 256;
 
 impl AddressSpace {
     /// The cache of a file of `size` bytes behind `ops`, on file system `bdi`. Holds no page yet.
@@ -191,35 +116,6 @@ impl AddressSpace {
             + groups
     }
 
-    /// A number no other address space of the cache ever has.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The file as its file system names it in messages.
-    pub fn name(&self) -> String {
-        self.ops.describe()
-    }
-
-    /// The cache's memory management.
-    #[inline]
-    pub fn mm(&self) -> &Arc<Mm> {
-        &self.mm
-    }
-
-    /// The file system's accounting and flusher.
-    #[inline]
-    pub fn bdi(&self) -> &Arc<BackingDevInfo> {
-        &self.bdi
-    }
-
-    /// The file's size, in bytes. Takes no lock.
-    #[inline]
-    #[doc(alias = "i_size_read")]
-    pub fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
-    }
-
     /// Context: `i_rwsem` held exclusive. Takes the list of the file's windows, shared, if it gets pages more.
     #[doc(alias = "i_size_write")]
     pub(crate) fn set_size(&self, size: u64) {
@@ -228,22 +124,6 @@ impl AddressSpace {
         if pages_for(size) > old {
             self.end_poison(&(old..pages_for(size)));
         }
-    }
-
-    /// Pages in the cache.
-    pub fn nr_pages(&self) -> u64 {
-        self.nr_pages.load(Ordering::Relaxed)
-    }
-
-    /// Whether the backing store lacks some pages, or has not made them durable.
-    #[inline]
-    pub fn has_pages_to_write(&self) -> bool {
-        self.counts.not_durable() > 0
-    }
-
-    /// Whether data of this file is not yet safely on the medium.
-    pub fn is_dirty(&self) -> bool {
-        self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()
     }
 
     pub(crate) fn key(&self) -> usize {
@@ -440,6 +320,45 @@ impl AddressSpace {
         self.retire(locked, frame, order)
     }
 
+    /// What becomes of a folio that was detached, of frames that are given: it is its views', or its descriptor is free.
+    /// Then the frames are returned, if they are general ones.
+    pub(crate) fn retire(
+        &self,
+        locked: LockedFolio<'_>,
+        frame: FrameNumber,
+        order: u32,
+    ) -> Option<(FrameNumber, u32)> {
+        let (mm, folio) = (self.mm(), locked.folio());
+        if locked.hold_counts().is_viewed() {
+            {
+                let mut names = mm.orphan_names.0.lock();
+                if names.len() < MAX_NAMES && !names.contains_key(&self.id()) {
+                    names.insert(self.id(), self.name());
+                }
+            }
+            if !locked.leave_to_views(self.id()).is_left_orphan() {
+                return None;
+            }
+            folio.end_orphan();
+        }
+        drop(locked);
+        mm.folios.free(folio);
+        (!mm.frames.is_linear(frame)).then_some((frame, order))
+    }
+
+    /// Whether the caller is the one who takes the mark from a locked folio.
+    pub(crate) fn take_mark(locked: &LockedFolio<'_>) -> bool {
+        locked.state.load().has(flag::DROPBEHIND)
+            && locked.state.clear(flag::DROPBEHIND).has(flag::DROPBEHIND)
+    }
+
+    /// A marked folio leaves the index, whoever takes it out.
+    pub(crate) fn note_uncached_gone(&self, locked: &LockedFolio<'_>) {
+        if Self::take_mark(locked) {
+            bump(&self.counters.uncached.dropped, locked.nr_pages());
+        }
+    }
+
     /// As [`AddressSpace::mark_grains_dirty`], for those that a range of bytes touches.
     #[doc(alias = "folio_mark_dirty")]
     #[inline(always)]
@@ -480,7 +399,7 @@ impl AddressSpace {
     fn mark_newly_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
         locked.state.set(flag::DIRTY);
         if locked.state.clear(flag::EARLY).has(flag::EARLY) {
-            self.bdi.note_dirtied_again(locked.nr_pages());
+            self.bdi.rewrites.dirtied_again(locked.nr_pages());
         }
         self.index.lock().set_mark(locked.index().0, Mark::Dirty);
         self.count(Count::Dirty, locked.nr_pages());
@@ -501,48 +420,6 @@ impl AddressSpace {
         self.mm().frames.addr(locked.frame()).wrapping_add(offset)
     }
 
-    /// Largest order of a folio now: at most a 64th of the bound.
-    pub(crate) fn max_order(&self) -> u32 {
-        (self.mm().frames.capacity() / 64)
-            .max(1)
-            .ilog2()
-            .min(MAX_ORDER)
-    }
-
-    /// Takes 2^`order` frames in a row for the folio that begins at `page`. `None`: not now, so a smaller
-    /// folio has to do; one of a single page is refused only if it has a folio by now.
-    ///
-    /// This and [`Self::detach_unqueued_folio`] are the boundary between files and frames (decision 42): a page in a
-    /// linear range has one frame for ever, which is the folio's as long as that is in the index
-    /// ([`Frames::take_linear`](crate::Frames)); for others any free frames of the general blocks will do. Frames are
-    /// taken on a promise of their kind, and are one folio's until they are freed.
-    ///
-    /// May sleep as [`Frames::alloc`](crate::Frames::alloc) does; never waits for memory to be freed.
-    pub(crate) fn take_frames(
-        &self,
-        page: PageIndex,
-        order: u32,
-        promised: &mut Reservation<'_>,
-    ) -> Option<FrameNumber> {
-        match (self.linear_frame(page), promised.kind()) {
-            (None, FrameKind::General) => self.mm().frames.alloc_order(promised, order),
-            // Without its page table, which was charged before, there is none.
-            (Some(frame), FrameKind::Linear) => {
-                self.mm().frames.claim_linear(frame, order).then_some(frame)
-            }
-            // The range is newer than the promise, or ends here.
-            _ => None,
-        }
-    }
-
-    /// Frees the general frames of a folio that left the index and whose version grew. A reader may still be
-    /// copying from them, and finds that out afterwards. Does not sleep.
-    pub(crate) fn free_frames(&self, frames: Option<(FrameNumber, u32)>) {
-        if let Some((frame, order)) = frames {
-            self.mm().frames.free(frame, order);
-        }
-    }
-
     /// Removes every folio that lies in `first..=last` whole and has no pins, whatever its state.
     ///
     /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
@@ -554,6 +431,26 @@ impl AddressSpace {
                 self.remove_folio(locked);
             }
         });
+    }
+
+    /// Drops the clean pages of a range, as far as `operation` is permitted; `lock` chooses between waiting for those
+    /// in use and leaving them.
+    pub(crate) fn drop_clean<'a>(
+        &'a self,
+        first: PageIndex,
+        last: PageIndex,
+        operation: Operation,
+        lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
+    ) -> u64 {
+        let mut dropped = 0;
+        self.for_each_folio(first, last, lock, |locked| {
+            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
+            if inside && locked.may(operation) {
+                dropped += locked.nr_pages();
+                self.remove_folio(locked);
+            }
+        });
+        dropped
     }
 
     /// Calls `visit` with each folio that overlaps `first..=last` and that `lock` locks, in order.
@@ -593,6 +490,6 @@ impl Drop for AddressSpace {
         owner::wait_for_holders(&self.index, &self.holders);
         self.retire_ranges();
         self.mm().unregister(self);
-        self.hits.uncharge(&self.bdi);
+        self.uncharge_hits();
     }
 }

@@ -1,10 +1,22 @@
-//! [`MetadataCharge`]: metadata that counts against the bound for as long as its owner is there.
+//! Metadata that counts against the bound: charging it, and [`MetadataCharge`], a charge that ends with its owner.
 
 use foliocache_sync::Arc;
 use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;
+use foliocache_xarray::CHUNK_SIZE;
 
-use crate::mm::Mm;
+use crate::records::Mm;
+use crate::rounds::PATIENCE;
+use crate::views::{CopyInMaking, OVERHEAD};
+
+/// One of so many bytes of the bound is the most that charged copies hold.
+const PART: u64 = 4;
+
+/// Bytes that are charged at once where memory is short. Room for so many is made by whatever makes room for an index node.
+const PIECE: u64 = CHUNK_SIZE as u64;
+
+/// Times room is made for a charge of metadata before it is refused: others may take what is freed.
+const CHARGE_ATTEMPTS: usize = 4;
 
 /// Bytes that are charged to the bound of a cache until this is dropped.
 #[derive(Debug)]
@@ -15,7 +27,7 @@ pub struct MetadataCharge {
 
 impl MetadataCharge {
     /// How long an open file or directory, and the pages of a file, wait for their memory.
-    pub const PATIENCE: Duration = Duration::from_secs(1);
+    pub const PATIENCE: Duration = PATIENCE;
 
     /// Charges the bytes if there is room at once.
     ///
@@ -57,5 +69,59 @@ impl Drop for MetadataCharge {
         if self.mm.check_fork().is_ok() {
             self.mm.uncharge_metadata(self.bytes);
         }
+    }
+}
+
+impl Mm {
+    /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room. Pages give way to it before names
+    /// and inodes do: [`Mm::charge_used_metadata`] has it the other way round.
+    ///
+    /// # Errors
+    /// `ENOMEM` when what may be metadata is used up even so. Never waits for I/O.
+    pub fn charge_metadata(&self, bytes: u64) -> Result<(), Errno> {
+        for _ in 0..CHARGE_ATTEMPTS {
+            if self.take_metadata(bytes) {
+                return Ok(());
+            }
+            if self.metadata_may_grow() {
+                self.make_room_for_metadata();
+            }
+            self.nodes.shrink();
+        }
+        match self.take_metadata(bytes) {
+            true => Ok(()),
+            false => Err(Errno::ENOMEM),
+        }
+    }
+}
+
+impl Mm {
+    /// Charges a copy of `len` bytes to the bound.
+    ///
+    /// Context: as [`Mm::charge_used_metadata`], which it blocks as.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if copies would hold more than their share. `ENOMEM` if nothing can be reclaimed.
+    pub(crate) fn charge_copy(&self, len: usize) -> Result<CopyInMaking<'_>, Errno> {
+        let copies = &self.views.copies;
+        let wanted = (len as u64).saturating_add(OVERHEAD);
+        if !copies.enter(wanted, self.frames.limit() / PART) {
+            return Err(Errno::ENOBUFS);
+        }
+        let mut making = CopyInMaking {
+            copies,
+            wanted,
+            charged: 0,
+        };
+        let at_once = self.try_charge_metadata(wanted);
+        if at_once {
+            making.charged = wanted;
+        }
+        while making.charged < wanted {
+            let piece = (wanted - making.charged).min(PIECE);
+            self.charge_used_metadata(piece, MetadataCharge::PATIENCE)?;
+            making.charged += piece;
+        }
+        Ok(making)
     }
 }

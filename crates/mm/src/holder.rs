@@ -8,27 +8,23 @@
 //!
 //! # Invariants
 //!
-//! 1. At most [`MAX_NAMES`] names of files are kept; others are told by their number.
+//! 1. At most 256 names of files are kept; others are told by their number.
 //!
 //! # Memory ordering
 //!
-//! A file's count of pinned pages is loaded Acquire, and falls with Release in `filemap/pin.rs`: who finds none sees the counts of
+//! A file's count of pinned pages is loaded Acquire, and falls with Release in `pin.rs`: who finds none sees the counts of
 //! the folios without them.
 
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::collections::HashMap;
-use foliocache_sync::{Mutex, rcu};
+use foliocache_sync::rcu;
 use std::fmt;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
-use crate::folio::{Folio, HoldCounts, LockedFolio};
+use crate::folio::{Folio, HoldCounts};
 use crate::frames::{BlockNumber, FrameNumber, Frames, MAX_ORDER};
-use crate::mm::Mm;
 use crate::owner;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
-
-const MAX_NAMES: usize = 256;
 
 /// Most of them that a message lists.
 const MAX_LISTED: usize = 8;
@@ -104,37 +100,7 @@ impl Holder {
     }
 }
 
-/// Names of files that have orphans, or had.
-#[derive(Debug, Default)]
-pub(crate) struct OrphanNames(Mutex<HashMap<u64, String>>);
-
 impl AddressSpace {
-    /// What becomes of a folio that was detached, of frames that are given: it is its views', or its descriptor is free.
-    /// Then the frames are returned, if they are general ones.
-    pub(crate) fn retire(
-        &self,
-        locked: LockedFolio<'_>,
-        frame: FrameNumber,
-        order: u32,
-    ) -> Option<(FrameNumber, u32)> {
-        let (mm, folio) = (self.mm(), locked.folio());
-        if locked.hold_counts().is_viewed() {
-            {
-                let mut names = mm.orphan_names.0.lock();
-                if names.len() < MAX_NAMES && !names.contains_key(&self.id()) {
-                    names.insert(self.id(), self.name());
-                }
-            }
-            if !locked.leave_to_views(self.id()).is_left_orphan() {
-                return None;
-            }
-            folio.end_orphan();
-        }
-        drop(locked);
-        mm.folios.free(folio);
-        (!mm.frames.is_linear(frame)).then_some((frame, order))
-    }
-
     /// The folios of some pages that are pinned, each with its pages and holds. Takes no lock: a pin that comes or goes
     /// meanwhile may be there or not.
     fn pinned_folios(
@@ -143,7 +109,7 @@ impl AddressSpace {
     ) -> impl Iterator<Item = (Range<u64>, &Folio, HoldCounts)> {
         let mut at = pages.start;
         std::iter::from_fn(move || {
-            // Acquire: partner is the Release in `unpin`. A bar's fence comes before it, see `filemap/pin/bar.rs`.
+            // Acquire: partner is the Release in `unpin`. A bar's fence comes before it, see `pin/bar.rs`.
             while at < pages.end && self.nr_pinned.load(Ordering::Acquire) > 0 {
                 let found = {
                     let rcu = rcu::read_lock();

@@ -23,7 +23,7 @@ pub struct Iocb {
     #[doc(alias = "IOCB_APPEND")]
     pub append: bool,
     /// What the call brings into the cache leaves it when the call is done with it, unless somebody else uses it
-    /// meanwhile; see `filemap/uncached.rs`.
+    /// meanwhile; see `uncached.rs`.
     #[doc(alias = "RWF_DONTCACHE")]
     pub uncached: bool,
     /// Goes around the cache, in agreement with it, where it can; see `filemap/direct.rs`.

@@ -23,30 +23,22 @@
 //!
 //! `making` *protects* the ranges against a second maker, over the whole move. *Order*: before `i_rwsem`. `ranges` is
 //! a leaf, changed with `i_rwsem` and `invalidate_lock` held exclusive: nobody adds a folio meanwhile. `windows`
-//! has [`Rank::IMmap`]: held shared while page tables are changed, so that no window goes meanwhile.
+//! has [`Rank::IMmap`](foliocache_sync::rank::Rank::IMmap): held shared while page tables are changed, so that no window goes meanwhile.
 
-use foliocache_sync::rank::{Rank, RankedRwLock};
+use foliocache_sync::Arc;
 use foliocache_sync::time::{Duration, sleep};
-use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
 use crate::direct_map;
-use crate::filemap::Held;
-use crate::filemap::find_page;
-use crate::folio::{LockedFolio, Operation, flag};
-use crate::frames::{
-    BLOCK_FRAMES, FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation,
-};
-use crate::mm::Mm;
+use crate::folio::{LockedFolio, Operation};
+use crate::frames::{FrameKind, LinearRange, RangeError, RangeOwner, Reservation};
+use crate::lookup::find_page;
+use crate::mapped::{FileRange, MapError};
+use crate::records::{AddressSpace, LinearFile, Mm};
 use crate::types::{PAGE_SIZE, PageIndex};
-use crate::vma::MapError;
-use crate::window::Window;
 
 mod busy;
-
-pub(crate) use busy::wait_for;
 
 /// How often files that nobody uses are asked for their addresses before a file is refused some.
 const NO_SPACE_TRIES: u32 = 8;
@@ -54,38 +46,8 @@ const NO_SPACE_TRIES: u32 = 8;
 /// How long is waited before files are asked a second time; then twice as long each time.
 const NO_SPACE_WAIT: Duration = Duration::from_millis(4);
 
-/// Pages of a huge frame.
-const UNIT: u64 = BLOCK_FRAMES as u64;
-
 /// Times that a file is written out before it has huge frames, if others go on storing to it.
 const MAX_SYNCS: u32 = 16;
-
-/// See the module.
-pub(crate) struct LinearFile {
-    /// Pages that the ranges cover, with linear frames throughout.
-    making: Mutex<u64>,
-    ranges: RankedRwLock<Vec<Arc<FileRange>>>,
-    pub(crate) windows: RankedRwLock<Vec<Arc<Window>>>,
-    pub(crate) held: RankedRwLock<Vec<Held>>,
-    wants: busy::Wants,
-}
-
-struct FileRange {
-    first: u64,
-    range: LinearRange,
-}
-
-impl FileRange {
-    fn end(&self) -> u64 {
-        self.first + self.range.pages()
-    }
-
-    /// The part of the file's pages that it has, counted from its own first page.
-    fn part(&self, pages: &Range<u64>) -> Range<u64> {
-        let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
-        within(pages.start)..within(pages.end)
-    }
-}
 
 impl Mm {
     /// As [`Frames::new_range`](crate::Frames); files that nobody uses give theirs up first if need be.
@@ -111,64 +73,7 @@ impl Mm {
     }
 }
 
-impl Default for LinearFile {
-    fn default() -> Self {
-        Self {
-            making: Mutex::new(0),
-            ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
-            windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
-            held: RankedRwLock::new(Rank::Leaf, Vec::new()),
-            wants: busy::Wants::default(),
-        }
-    }
-}
-
-impl LinearFile {
-    fn pages(&self) -> u64 {
-        self.ranges.read().last().map_or(0, |range| range.end())
-    }
-
-    /// The linear frames of pages, run by run, each with its first page.
-    pub(crate) fn runs(&self, pages: Range<u64>) -> Vec<(u64, Range<FrameNumber>)> {
-        let runs = |range: &Arc<FileRange>| {
-            let part = range.part(&pages);
-            let frame = |page: u64| range.range.base().add(page as u32);
-            (!part.is_empty())
-                .then(|| (range.first + part.start, frame(part.start)..frame(part.end)))
-        };
-        self.ranges.read().iter().filter_map(runs).collect()
-    }
-}
-
 impl AddressSpace {
-    /// The frame that `page` has for ever, if it lies in a linear range.
-    pub(crate) fn linear_frame(&self, page: PageIndex) -> Option<FrameNumber> {
-        let ranges = self.linear.get()?.ranges.read();
-        let range = ranges.iter().find(|range| page.0 < range.end())?;
-        Some(range.range.base().add((page.0 - range.first) as u32))
-    }
-
-    /// The first page of the folio that `page` has, if its frames are huge.
-    pub(crate) fn huge_unit(&self, page: PageIndex) -> Option<PageIndex> {
-        let is_huge = self.mm().frames.is_huge() && self.linear_frame(page).is_some();
-        is_huge.then_some(PageIndex(page.0 & !(UNIT - 1)))
-    }
-
-    /// Pages, and those that folios of huge frames there have besides.
-    pub(crate) fn whole(&self, pages: Range<PageIndex>) -> Range<PageIndex> {
-        let start = self.huge_unit(pages.start).unwrap_or(pages.start);
-        let last = PageIndex(pages.end.0.saturating_sub(1));
-        let end = self.huge_unit(last).map(|unit| unit.add(UNIT));
-        start..end.unwrap_or(pages.end)
-    }
-
-    pub(crate) fn frame_kind(&self, page: PageIndex) -> FrameKind {
-        match self.linear_frame(page) {
-            Some(_) => FrameKind::Linear,
-            None => FrameKind::General,
-        }
-    }
-
     /// Charges the page tables that the cache's own accesses to pages will take; false where there is no room.
     pub(crate) fn charge_tables(&self, pages: Range<u64>) -> bool {
         let Some(linear) = self.linear.get() else {
@@ -344,72 +249,6 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         mm.wait_for_metadata(|| self.charge_tables(pages.clone()))?;
         Ok(())
-    }
-
-    /// Empties what the windows have of pages; a touch is a fault again.
-    ///
-    /// Context: takes `windows` shared.
-    pub(crate) fn unmap_pages(&self, pages: Range<u64>) {
-        if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.zap(self.mm(), &pages);
-            }
-        }
-    }
-
-    /// Takes pages that the file no longer has out of the windows that have them without faults: those addresses
-    /// cannot be accessed any more.
-    pub(crate) fn cut_held(&self, pages: Range<u64>) {
-        if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.cut(self.mm(), &pages);
-            }
-        }
-    }
-
-    /// Lets windows try pages again that they refused, because the file did not have them.
-    ///
-    /// Context: it has them now; takes `windows` shared. Whoever refuses a page looks at the size under it.
-    pub(crate) fn end_poison(&self, pages: &Range<u64>) {
-        if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.end_poison(self.mm(), pages);
-            }
-        }
-    }
-
-    /// As [`AddressSpace::unmap_pages`], of a locked folio that windows may have.
-    pub(crate) fn unmap_folio(&self, locked: &LockedFolio<'_>) {
-        if locked.state.load().has(flag::HELD) {
-            self.cut_held(locked.index().0..locked.end().0);
-        }
-        if locked.state.load().has(flag::MAPPED) {
-            self.unmap_pages(locked.index().0..locked.end().0);
-            locked.state.clear(flag::MAPPED);
-        }
-    }
-
-    /// Makes stores to pages through windows faults again.
-    ///
-    /// Context: the folios are locked; takes `windows` shared.
-    pub(crate) fn write_protect(&self, pages: Range<u64>) {
-        if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.write_protect(self.mm(), &pages);
-            }
-        }
-    }
-
-    /// Gives the ranges back. Context: no folio is left, nor a window.
-    pub(crate) fn retire_ranges(&self) {
-        if let Some(linear) = self.linear.get() {
-            let ranges = std::mem::take(&mut *linear.ranges.write());
-            for range in ranges {
-                let range = Arc::into_inner(range).expect("nobody else has the file");
-                self.mm().frames.retire_range(range.range);
-            }
-            self.mm().background.wake();
-        }
     }
 }
 

@@ -24,11 +24,12 @@ use foliocache_xarray::{CHUNK_SIZE, ChunkSource, Entry, NodePool, XArray};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
-use crate::filemap::find_page;
-use crate::filemap::{Lookup, Reliance, split_in_index};
 use crate::folio::{Folio, Identity, flag};
 use crate::frames::FrameNumber;
+use crate::lookup::{Lookup, find_page};
 use crate::owner;
+use crate::reliance::Reliance;
+use crate::split::split_in_index;
 use crate::types::{PAGE_SIZE, PageIndex};
 
 /// The address of the file that the page belongs to, and of another.

@@ -27,8 +27,8 @@ use foliocache_sync::atomic::{AtomicU32, Ordering};
 use foliocache_sync::thread;
 use foliocache_xarray::XArray;
 
-use crate::address_space::AddressSpace;
 use crate::folio::LockedFolio;
+use crate::records::AddressSpace;
 
 /// Keeps the address space of a folio while the folio is taken out of it.
 pub(crate) struct MappingHold(NonNull<AddressSpace>);

@@ -4,10 +4,9 @@
 use foliocache_sys::Errno;
 use foliocache_xarray::Preload;
 
-use crate::address_space::AddressSpace;
 use crate::folio::Folio;
 use crate::frames::{FrameNumber, MAX_ORDER, Reservation};
-use crate::mm::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
 /// See the module. Dropped, it gives back what was not taken.

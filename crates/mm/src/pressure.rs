@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! The policy decides; a thread of its own carries it out and knows nothing else. The first look is taken
+//! The policy decides; a thread of its own (`follower.rs`) carries it out and knows nothing else. The first look is taken
 //! before the cache takes any memory, so that a bound larger than its cgroup is never reached for.
 //!
 //! # Invariants
@@ -19,26 +19,18 @@ mod policy;
 mod tests;
 
 use foliocache_sync::time::monotonic_ns;
-use foliocache_sync::{Arc, Mutex, background, thread};
-use foliocache_sys::Errno;
+use foliocache_sync::{Mutex, thread};
 use foliocache_sys::pressure::{Monitor, Outside, Waker};
 use std::time::Duration;
 
 use crate::error::MmError;
 use crate::frames::{BLOCK_SIZE, Frames, MIN_LIMIT};
-use crate::mm::Mm;
 use policy::Policy;
 pub(crate) use policy::Usage;
 
 /// What pressure leaves beside metadata and what cannot be reclaimed: some blocks, so that one large
 /// request does not take all.
 const FLOOR: u64 = 2 * MIN_LIMIT;
-
-/// Times a sample is repeated because the cache changed meanwhile.
-const ATTEMPTS: usize = 3;
-
-/// Least time between two looks when the kernel tells of pressure that is none of ours.
-const EVENT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The reason why a cache stays below its configured limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +65,8 @@ pub struct PressureStats {
 
 #[derive(Debug)]
 pub(crate) struct Pressure {
-    policy: Mutex<Policy>,
-    follower: Mutex<Option<Follower>>,
+    pub(crate) policy: Mutex<Policy>,
+    pub(crate) follower: Mutex<Option<Follower>>,
     followed: bool,
     /// Looks that are to panic.
     #[cfg(test)]
@@ -82,9 +74,9 @@ pub(crate) struct Pressure {
 }
 
 #[derive(Debug)]
-struct Follower {
-    thread: thread::JoinHandle<()>,
-    waker: Waker,
+pub(crate) struct Follower {
+    pub(crate) thread: thread::JoinHandle<()>,
+    pub(crate) waker: Waker,
 }
 
 impl Pressure {
@@ -126,33 +118,6 @@ impl Pressure {
         Ok((pressure, monitor))
     }
 
-    /// Starts the thread, which holds the cache only while it looks.
-    pub(crate) fn start(&self, mm: &Arc<Mm>, mut monitor: Monitor) -> Result<(), Errno> {
-        let waker = monitor.waker()?;
-        let panics = mm.panics();
-        let mm = Arc::downgrade(mm);
-        let run = move || {
-            let mut told = false;
-            while let Some(mm) = mm.upgrade() {
-                let before = mm.frames.limit();
-                let pause = mm.follow_pressure(&mut monitor);
-                let changed = mm.frames.limit() != before;
-                drop(mm);
-                told = match told && !changed {
-                    // What the kernel told of was none of ours: it may happen all the time.
-                    true => {
-                        monitor.rest(EVENT_PAUSE.min(pause));
-                        false
-                    }
-                    false => monitor.wait(pause),
-                };
-            }
-        };
-        let thread = background::spawn("foliocache-press", panics, run).map_err(Errno::from)?;
-        *self.follower.lock() = Some(Follower { thread, waker });
-        Ok(())
-    }
-
     /// Stops the thread and waits for it, unless this is the thread. The cache is on its way out,
     /// so that the thread does not get hold of it any more.
     pub(crate) fn stop(&self) {
@@ -185,7 +150,7 @@ impl Pressure {
     }
 
     #[cfg(test)]
-    fn inject_panic(&self) {
+    pub(crate) fn inject_panic(&self) {
         use foliocache_sync::atomic::Ordering::Relaxed;
         let left = self
             .inject_panics
@@ -208,7 +173,7 @@ impl Pressure {
 
 /// What the cache holds for certain. Index nodes and tables that may not be touched yet are not in
 /// it: they count as somebody else's once they are, which errs on the safe side.
-fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
+pub(crate) fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
     let usage = frames.usage();
     let floor =
         Frames::limit_for(unreclaimable + FLOOR, usage.metadata_bytes).max(frames.least_limit());
@@ -219,7 +184,7 @@ fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
 }
 
 /// Has the policy take in what was seen, and the frames keep its limit.
-fn adapt(
+pub(crate) fn adapt(
     policy: &mut Policy,
     frames: &Frames,
     outside: &Outside,
@@ -240,70 +205,4 @@ fn adapt(
         }
     }
     frames.set_limit(limit)
-}
-
-impl Mm {
-    /// Looks outside and does what the policy says; returns how long to wait for the next look.
-    fn follow_pressure(&self, monitor: &mut Monitor) -> Duration {
-        #[cfg(test)]
-        self.pressure.inject_panic();
-        let (outside, held) = self.sample(monitor);
-        if let Err(error) = self.follow(&outside, held) {
-            tracing::warn!(%error, "the limit could not follow the pressure from outside");
-        }
-        self.pressure.policy.lock().pause()
-    }
-
-    /// What the follower does when it has seen `outside`, for a model, which has no surroundings of its own. Returns how
-    /// long to wait for the next look.
-    #[cfg(shuttle)]
-    #[doc(hidden)]
-    pub fn follow_model(&self, outside: &Outside) -> Result<Duration, MmError> {
-        self.follow(outside, self.held())?;
-        Ok(self.pressure.policy.lock().pause())
-    }
-
-    /// Keeps the limit that the policy finds right for what was seen outside, and held meanwhile.
-    fn follow(&self, outside: &Outside, held: Usage) -> Result<(), MmError> {
-        adapt(
-            &mut self.pressure.policy.lock(),
-            &self.frames,
-            outside,
-            held,
-        )?;
-        if self.give_back_excess(self.giving_back.try_lock()) > 0 {
-            self.background.wake();
-        }
-        Ok(())
-    }
-
-    /// What is used outside, and what is held inside at that time.
-    fn sample(&self, monitor: &mut Monitor) -> (Outside, Usage) {
-        // What is used outside and what is held inside belong together only if the cache took and
-        // gave back no block in between. Of one that does so all the time the lesser is believed:
-        // then the rest counts as taken by others, which errs on the safe side.
-        let mut held = self.held();
-        let mut outside = monitor.sample();
-        for attempt in 1..=ATTEMPTS {
-            let after = self.held();
-            if after.bytes == held.bytes {
-                break;
-            }
-            if attempt == ATTEMPTS {
-                held.bytes = held.bytes.min(after.bytes);
-                break;
-            }
-            held = after;
-            outside = monitor.sample();
-        }
-        (outside, held)
-    }
-
-    pub(crate) fn held(&self) -> Usage {
-        held(
-            &self.frames,
-            self.folios.bytes(),
-            self.unreclaimable().bytes(),
-        )
-    }
 }

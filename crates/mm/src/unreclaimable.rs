@@ -43,11 +43,10 @@ use foliocache_sync::time::sleep;
 use foliocache_sys::Errno;
 use foliocache_sys::memory::free_huge_pages;
 
-use crate::address_space::AddressSpace;
+use crate::counters::Count;
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, MIN_LINEAR_LIMIT};
-use crate::mm::Mm;
-use crate::reclaim::RECLAIM_WAIT;
-use crate::stats::Count;
+use crate::records::{AddressSpace, Mm};
+use crate::rounds::RECLAIM_WAIT;
 use crate::types::PAGE_SHIFT;
 
 /// Names and inodes keep one of so many bytes of the bound while memory is short.
@@ -134,7 +133,7 @@ impl Mm {
         Unreclaimable {
             memory_pages: self.nr_unevictable.load(Ordering::Relaxed),
             failed_pages: self.counts.get(Count::Failed),
-            held_pages: self.nr_held.load(Ordering::Relaxed),
+            held_pages: self.holding.pages.load(Ordering::Relaxed),
             pinned_pages: self.pins.pages(),
             viewed_pages: self.views.pages(),
             most_pages: capacity / 4 * 3,
@@ -155,7 +154,7 @@ impl Mm {
 
     /// Those that mappings hold or that are pinned.
     fn held_or_pinned(&self) -> u64 {
-        self.nr_held.load(Ordering::Relaxed) + self.pins.linear.load(Ordering::Relaxed)
+        self.holding.pages.load(Ordering::Relaxed) + self.pins.linear.load(Ordering::Relaxed)
     }
 
     /// Whether the bound is large enough for mapped files.
@@ -264,5 +263,11 @@ impl Mm {
         let all = self.frames.metadata() + bytes + self.kept_for_pages();
         let surplus = all.saturating_sub(limit).min(held);
         surplus.max(held.saturating_sub(limit / NAMES_PART))
+    }
+
+    /// Charges metadata that is neither a descriptor nor an index node, if there is room for it now.
+    pub(crate) fn take_metadata(&self, bytes: u64) -> bool {
+        self.frames.try_charge_metadata(bytes)
+            || (self.metadata_may_grow() && self.frames.charge_metadata(bytes))
     }
 }

@@ -2,113 +2,14 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::userfaultfd::OpenError;
 use std::fmt;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
-use crate::filemap::{Held, HoldKind};
-use crate::frames::{MIN_LINEAR_LIMIT, RangeError};
-use crate::linear::LinearFile;
-use crate::mm::Mm;
+use crate::frames::MIN_LINEAR_LIMIT;
+use crate::mapped::{Held, HoldKind, LockedAccess, MapError, VmaAccess};
 use crate::readahead::ReadaheadState;
+use crate::records::{AddressSpace, LinearFile, Mm, Window, Windows};
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
-use crate::window::{Window, Windows};
-
-/// The access of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum VmaAccess {
-    /// Reads; a store is SIGSEGV.
-    Read,
-    /// Reads and stores; stores go to the file.
-    ReadWrite,
-}
-
-/// Why a file cannot be mapped.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MapError {
-    /// The process may not resolve page faults, or the kernel does not support it.
-    #[error(transparent)]
-    Faults(#[from] OpenError),
-    /// The cache's address space for mapped files is used up.
-    #[error(
-        "no room for a mapping of {wanted} bytes in the {space} bytes of addresses for mapped files"
-    )]
-    NoSpace {
-        /// Bytes asked for, beyond those that the file has.
-        wanted: u64,
-        /// Bytes that all mapped files may have together.
-        space: u64,
-    },
-    /// The cache's address space for mappings is used up.
-    #[error("no addresses for a mapping of {wanted} bytes")]
-    NoAddresses {
-        /// Bytes asked for.
-        wanted: u64,
-    },
-    /// The process has as many mappings as the kernel allows.
-    #[error("too many mappings: vm.max_map_count is the most that a process may have")]
-    TooManyMappings,
-    /// Mappings already hold as much memory as they may.
-    #[error(
-        "cannot keep {wanted} more bytes in memory: mappings hold {held} already, of at most {most}"
-    )]
-    TooMuchHeld {
-        /// Bytes asked for, less those that are held already.
-        wanted: u64,
-        /// Bytes that mappings hold.
-        held: u64,
-        /// The most that they may hold, half the memory for pages.
-        most: u64,
-    },
-    /// A short use of the file did not end for seconds: the store hangs, or is very slow. A later call goes on where this
-    /// one stopped.
-    #[error("the file is in use for too long, by {holder}")]
-    Busy {
-        /// The use.
-        holder: String,
-    },
-    /// The bound is too small for mapped files.
-    #[error(
-        "a limit of {limit} bytes is too small for mapped files: at least {min} bytes are needed"
-    )]
-    LimitTooSmall {
-        /// The limit, in bytes.
-        limit: u64,
-        /// The least possible, in bytes.
-        min: u64,
-    },
-    /// Another error.
-    #[error("{0}")]
-    Failed(#[from] Errno),
-}
-
-impl From<RangeError> for MapError {
-    fn from(error: RangeError) -> Self {
-        match error {
-            RangeError::NoSpace { wanted, space } => MapError::NoSpace { wanted, space },
-            RangeError::Failed(errno) => MapError::Failed(errno),
-        }
-    }
-}
-
-impl MapError {
-    /// The error number, for FUSE and C.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Faults(OpenError::Forbidden) => Errno::EPERM,
-            Self::Faults(OpenError::Unsupported) => Errno::EOPNOTSUPP,
-            Self::Faults(OpenError::Failed(errno)) | Self::Failed(errno) => *errno,
-            Self::NoSpace { .. } => Errno::EFBIG,
-            Self::NoAddresses { .. } | Self::TooManyMappings | Self::LimitTooSmall { .. } => {
-                Errno::ENOMEM
-            }
-            Self::TooMuchHeld { .. } => Errno::ENOBUFS,
-            Self::Busy { .. } => Errno::EBUSY,
-        }
-    }
-}
 
 /// A mapped part of a file. Dropping it unmaps it.
 pub struct Vma {
@@ -117,16 +18,6 @@ pub struct Vma {
     len: usize,
     /// The hold of one without faults.
     held: Option<Held>,
-}
-
-/// The access of a mapping whose pages are held in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LockedAccess {
-    /// Reads; a store is SIGSEGV.
-    Read,
-    /// Reads and stores at the speed of memory, through huge pages. Stores are not tracked: each sync of the file writes
-    /// all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is written before that.
-    Untracked,
 }
 
 /// A range of a mapping that system calls may use until this is dropped.
@@ -207,7 +98,7 @@ impl AddressSpace {
         if new {
             vma.window.collapse(mm, &pages);
         }
-        vma.window.fill(mm);
+        vma.window.fill(windows);
         Ok(vma)
     }
 

@@ -22,159 +22,20 @@
 //! # Locking
 //!
 //! A window has no lock: its page tables change with its file's list of windows held.
-//!
-//! # Safety
-//!
-//! The memory behind a window belongs to folios, whose holders expect stores at any time while they are mapped. A
-//! window's addresses are used by the program only while it has the [`Vma`](crate::Vma).
-#![allow(unsafe_code)]
 
-use crate::address_space::AddressSpace;
-use crate::filemap::find_page;
-use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, TABLE_BYTES, Tables};
-use crate::linear::LinearFile;
-use crate::mm::Mm;
-use crate::readahead::ReadaheadState;
-use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
-use crate::vma::{LockedAccess, VmaAccess};
-use foliocache_sync::atomic::AtomicU64;
-use foliocache_sync::cell::OnceLock;
-use foliocache_sync::{Arc, Weak};
-use foliocache_sys::Errno;
-use foliocache_sys::userfaultfd::Access;
-use std::ops::Range;
+use crate::frames::TABLE_BYTES;
+use crate::lookup::find_page;
+use crate::records::{AddressSpace, LinearFile, Mm, Window};
+use crate::types::PageIndex;
+use foliocache_sync::Arc;
 
 mod area;
-mod listener;
 mod locked;
-mod streams;
-
-pub use area::FaultMode;
-pub(crate) use area::Windows;
-pub(crate) use streams::Stream;
-use streams::Streams;
 
 /// Units of a window that a search for page tables looks at in one go.
 const SCAN_UNITS: usize = 1024;
 
-/// What a window takes besides: the kernel's `vm_area_struct`, entries in lists.
-const WINDOW_OVERHEAD: u64 = 512;
-
-/// Binary logarithm of the pages around a read fault that begins no stream: as many as the kernel's own.
-const READ_AROUND: u32 = 4;
-
-/// Some pages of a file at some addresses.
-pub(crate) struct Window {
-    pub(crate) mapping: Weak<AddressSpace>,
-    pub(crate) pages: Range<u64>,
-    pub(crate) access: VmaAccess,
-    /// It shows huge frames, whole ones: they may begin before its pages, and end after them.
-    huge: bool,
-    /// Its pages are held, and the kernel maps them: there are no faults of ours.
-    pub(crate) locked: Option<LockedAccess>,
-    /// Address of its first page.
-    address: usize,
-    /// Units of the area that it takes.
-    units: Range<u32>,
-    /// Of `units`.
-    tables: Tables,
-    pub(crate) readahead: ReadaheadState,
-    /// Pages that stores made dirty and did not wait for yet.
-    pub(crate) owed: AtomicU64,
-    streams: Streams,
-    /// Called before stores can be made, see [`Vma::on_store`](crate::Vma::on_store).
-    pub(crate) stored: OnceLock<Box<dyn Fn() + Send + Sync>>,
-}
-
 impl Window {
-    pub(crate) fn address(&self) -> usize {
-        self.address
-    }
-
-    /// What a window onto so many pages takes by itself, in bytes.
-    pub(crate) fn memory_bytes(pages: &Range<u64>) -> u64 {
-        let units = (pages.end - pages.start).div_ceil(BLOCK_FRAMES.into()) + 1;
-        size_of::<Self>() as u64 + units.div_ceil(64) * 8 + WINDOW_OVERHEAD
-    }
-
-    fn address_of(&self, page: u64) -> usize {
-        let pages = page.wrapping_sub(self.pages.start) as usize;
-        self.address.wrapping_add(pages.wrapping_mul(PAGE_SIZE))
-    }
-
-    fn addresses(&self, pages: &Range<u64>) -> Range<usize> {
-        self.address_of(pages.start)..self.address_of(pages.end)
-    }
-
-    /// The part of `pages` that it shows.
-    pub(crate) fn part(&self, pages: &Range<u64>) -> Range<u64> {
-        let within = |page: u64| page.clamp(self.pages.start, self.pages.end);
-        within(pages.start)..within(pages.end)
-    }
-
-    /// Pages that it shows, and those of their huge frames besides.
-    fn whole(&self, pages: &Range<u64>) -> Range<u64> {
-        match self.huge && !pages.is_empty() {
-            true => {
-                let unit = u64::from(BLOCK_FRAMES);
-                pages.start / unit * unit..pages.end.next_multiple_of(unit)
-            }
-            false => pages.clone(),
-        }
-    }
-
-    /// The addresses of a page, or of its huge frame.
-    fn around(&self, page: u64) -> Range<usize> {
-        self.addresses(&self.whole(&(page..page + 1)))
-    }
-
-    /// The page after the last whose page table is that of `page`.
-    pub(crate) fn table_end(&self, page: u64) -> u64 {
-        let unit = (self.address_of(page) & !(BLOCK_SIZE - 1)) + BLOCK_SIZE;
-        (self.pages.start + ((unit - self.address) >> PAGE_SHIFT) as u64).min(self.pages.end)
-    }
-
-    /// The tables of pages, counted from the window's first.
-    fn units_of(&self, pages: &Range<u64>) -> Range<u32> {
-        self.unit_of(pages.start)..self.unit_of(pages.end - 1) + 1
-    }
-
-    fn unit_of(&self, page: u64) -> u32 {
-        let first = self.address & !(BLOCK_SIZE - 1);
-        ((self.address_of(page) - first) / BLOCK_SIZE) as u32
-    }
-
-    /// The pages of a table.
-    fn pages_of(&self, unit: u32) -> Range<u64> {
-        let lead = (self.address % BLOCK_SIZE / PAGE_SIZE) as u64;
-        let first = self.pages.start + u64::from(unit) * u64::from(BLOCK_FRAMES);
-        let pages = first..first + u64::from(BLOCK_FRAMES);
-        self.part(&(pages.start.saturating_sub(lead)..pages.end - lead))
-    }
-
-    /// Runs of pages for whose addresses there are page tables. Huge frames need none.
-    fn with_tables(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
-        let pages = self.part(pages);
-        if self.huge && !pages.is_empty() {
-            return vec![self.whole(&pages)];
-        }
-        let (mut runs, mut at): (Vec<Range<u64>>, _) = (Vec::new(), pages.start);
-        if pages.is_empty() {
-            return runs;
-        }
-        for unit in self.units_of(&pages) {
-            let end = self.table_end(at).min(pages.end);
-            if self.tables.has(unit) {
-                match runs.last_mut().filter(|run| run.end == at) {
-                    Some(run) => run.end = end,
-                    None => runs.push(at..end),
-                }
-            }
-            at = end;
-        }
-        runs
-    }
-
     /// Charges the page tables of all its pages; false where there is no room for them.
     pub(crate) fn charge_tables(&self, mm: &Mm) -> bool {
         self.huge || (self.units_of(&self.pages)).all(|unit| self.charge_unit(mm, unit))
@@ -198,11 +59,6 @@ impl Window {
             false => mm.uncharge_metadata(TABLE_BYTES),
         }
         true
-    }
-
-    /// Whether the page table of a page is charged: it is as long as the list of the file's windows is held.
-    pub(crate) fn has_table(&self, page: u64) -> bool {
-        self.huge || self.tables.has(self.unit_of(page))
     }
 
     /// The units from `first` on, at most as many as `most`, that have a page table and no page in the cache; and where
@@ -271,107 +127,5 @@ impl Window {
     pub(crate) fn uncharge_tables(&self, mm: &Mm) {
         let gone = self.tables.from(0).filter(|&unit| self.tables.remove(unit));
         mm.frames.uncharge_tables(gone.count() as u64 * TABLE_BYTES);
-    }
-
-    /// How many pages a fault is given, at most `most`.
-    pub(crate) fn expect(&self, page: PageIndex, write: bool, most: u64) -> Stream<'_> {
-        let first = if write { 0 } else { READ_AROUND };
-        self.streams.expect(page.0, first, most.max(1).ilog2())
-    }
-
-    /// Empties the page tables of those of `pages` that it shows.
-    pub(crate) fn zap(&self, mm: &Mm, pages: &Range<u64>) {
-        if self.locked.is_some() {
-            return;
-        }
-        for run in self.with_tables(pages) {
-            let windows = mm.windows();
-            let zapped = windows.area.zap(windows.offset(self.addresses(&run)));
-            debug_assert!(zapped.is_ok(), "{zapped:?}");
-        }
-    }
-
-    /// Lets those of `pages` that it shows be tried again.
-    pub(crate) fn end_poison(&self, mm: &Mm, pages: &Range<u64>) {
-        mm.windows()
-            .end_poison_at(&self.addresses(&self.part(pages)));
-    }
-
-    /// Has stores to those of `pages` that it shows be faults.
-    pub(crate) fn write_protect(&self, mm: &Mm, pages: &Range<u64>) {
-        if self.locked.is_some() || self.access == VmaAccess::Read {
-            return;
-        }
-        for run in self.with_tables(pages) {
-            let protected = mm.windows().faults.write_protect(self.addresses(&run));
-            debug_assert!(protected.is_ok(), "{protected:?}");
-        }
-    }
-
-    /// Resolves a fault at a page.
-    ///
-    /// # Errors
-    /// Those of [`AddressSpace::fault`]: the touch is an error of the program's or of the store's.
-    fn resolve(self: &Arc<Self>, page: PageIndex, write: bool) -> Result<(), Errno> {
-        let mapping = self.mapping.upgrade().ok_or(Errno::EFAULT)?;
-        let resolved = mapping.fault(self, page, write);
-        if let Err(error) = resolved {
-            tracing::debug!(file = %mapping.name(), page = page.0, write, %error, "a fault of a mapping");
-        }
-        resolved.map(drop)
-    }
-
-    /// Puts a page that is not in memory there, and into the page tables, for reads; whether it did. The direct map does
-    /// not have it then, so its eviction takes one mapping away and not two.
-    ///
-    /// Context: as of [`Window::install`].
-    pub(crate) fn place(&self, mm: &Mm, page: u64, bytes: &[u8; PAGE_SIZE]) -> bool {
-        let to = self.address_of(page);
-        let progress = mm.windows().faults.copy(to, bytes, self.read_access());
-        progress.stopped.is_none()
-    }
-
-    /// How a page is mapped for reads. The kernel refuses stores to a window for reads. Write protection would leave a
-    /// marker for each page that is punched, which the next fault pays for.
-    fn read_access(&self) -> Access {
-        match self.access {
-            VmaAccess::Read => Access::Write,
-            VmaAccess::ReadWrite => Access::Read,
-        }
-    }
-
-    /// Puts pages into the page tables, from the first on, up to the first that is there; returns the page
-    /// after the last that is there now with this access. Huge frames are put there whole.
-    ///
-    /// Context: the folios are locked, and the window is in its file's list, which is held shared.
-    ///
-    /// # Errors
-    /// `EIO` where the first page is not in memory.
-    pub(crate) fn install(&self, mm: &Mm, pages: Range<u64>, access: Access) -> Result<u64, Errno> {
-        let faults = &mm.windows().faults;
-        let protection = match access {
-            Access::Read => self.read_access(),
-            Access::Write => Access::Write,
-        };
-        let pages = self.whole(&pages);
-        let mut at = pages.start;
-        while at < pages.end {
-            let progress = faults.map(self.addresses(&(at..pages.end)), protection);
-            at += (progress.bytes >> PAGE_SHIFT) as u64;
-            match progress.stopped {
-                None | Some(Errno::EAGAIN) => {}
-                // Of a read fault, another thread was faster; of a write fault, they are write-protected.
-                Some(Errno::EEXIST) if access == Access::Read => {
-                    return Ok(at.max(self.whole(&(pages.start..pages.start + 1)).end));
-                }
-                Some(Errno::EEXIST) => {
-                    faults.allow_writes(self.addresses(&(at..pages.end)))?;
-                    return Ok(pages.end);
-                }
-                Some(_) if at > pages.start => return Ok(at),
-                Some(_) => return Err(Errno::EIO),
-            }
-        }
-        Ok(at)
     }
 }

@@ -8,9 +8,6 @@
 //! A module *uses* a sibling if a path in it, or in a module below it, leads to that sibling or below: a `use`, or a path that
 //! begins with `crate`, `super` or `self`. A name that is re-exported is followed to the module that defines it. Test code and the
 //! files of models do not count. Calls of methods are not seen, and parents and their children are no siblings.
-//!
-//! [`KNOWN`] lists the circles that are left. It is exact: a circle that gains or loses a module, or is gone, is a violation until
-//! the list says so.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -22,46 +19,14 @@ use super::source::{Area, Source, blank, find_word, is_word, past_closing, split
 /// Rooms that are no part of the product: measurements, tests, documents and tools.
 const UNCHECKED: &[&str] = &["bench", "sim", "fuzz", "guide", "xtask"];
 
-/// The circles that are left: a room, and the modules of one circle in the order of the alphabet, each from the crate's root.
-const KNOWN: &[(&str, &[&str])] = &[
-    (
-        "mm",
-        &[
-            "address_space",
-            "bdi",
-            "charge",
-            "direct_map",
-            "filemap",
-            "folio",
-            "frames",
-            "holder",
-            "linear",
-            "mm",
-            "nodes",
-            "owner",
-            "prepared",
-            "pressure",
-            "readahead",
-            "reclaim",
-            "stats",
-            "unreclaimable",
-            "vma",
-            "window",
-            "writeback",
-        ],
-    ),
-    ("mm", &["filemap/fault", "filemap/fill", "filemap/read"]),
-    ("mm", &["readahead/history", "readahead/stream"]),
-];
-
 /// A module, as the names that lead to it from the crate's root.
-type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// A place in the sources that makes one module use another.
-type Place = (PathBuf, usize);
+pub(super) type Place = (PathBuf, usize);
 
 /// For each parent: the uses among its modules, with the first place of each.
-type Uses = BTreeMap<String, BTreeMap<String, Place>>;
+pub(super) type Uses = BTreeMap<String, BTreeMap<String, Place>>;
 
 /// Modules that use each other, and one way round: modules, each with the place where it uses the next.
 struct Circle {
@@ -71,48 +36,11 @@ struct Circle {
 
 /// Checks all rooms.
 pub(crate) fn check(sources: &[Source]) -> Vec<Violation> {
-    check_known(sources, KNOWN)
-}
-
-fn check_known(sources: &[Source], known: &[(&str, &[&str])]) -> Vec<Violation> {
-    let mut rooms: BTreeMap<&str, Vec<(Module, &Source)>> = BTreeMap::new();
-    for source in sources {
-        let counts = source.area == Area::Src && !source.test && !is_model(&source.path);
-        if counts
-            && !UNCHECKED.contains(&source.room.as_str())
-            && let Some(module) = module_of(source)
-        {
-            rooms
-                .entry(&source.room)
-                .or_default()
-                .push((module, source));
-        }
-    }
     let mut found = Vec::new();
-    let mut seen = BTreeSet::new();
-    for (room, files) in rooms {
-        let names = Names::new(&files);
-        for circle in circles(&names, &files) {
-            let is_listed =
-                |(of, modules): &&(&str, &[&str])| *of == room && circle.modules == *modules;
-            match known.iter().find(is_listed) {
-                Some(listed) => _ = seen.insert(listed),
-                None => found.push(report(room, &circle)),
-            }
-        }
-    }
-    for listed @ (room, modules) in known {
-        if !seen.contains(listed) {
-            let message = format!(
-                "the list of circles has one of {room} that is not there, or not like this: {}",
-                modules.join(", ")
-            );
-            found.push(Violation::new(
-                Path::new("xtask/src/tidy/circles.rs"),
-                0,
-                "circles",
-                message,
-            ));
+    for (room, files) in Product::new(sources).0 {
+        if !UNCHECKED.contains(&room) {
+            let circles = circles(&Names::new(&files), &files);
+            found.extend(circles.iter().map(|circle| report(room, circle)));
         }
     }
     found
@@ -132,6 +60,28 @@ fn report(room: &str, circle: &Circle) -> Violation {
     );
     let (path, line) = &circle.way[0].1;
     Violation::new(path, *line, "circles", message)
+}
+
+/// The sources that count, by their rooms, each with the module that it is.
+pub(super) struct Product<'a>(BTreeMap<&'a str, Vec<(Module, &'a Source)>>);
+
+impl<'a> Product<'a> {
+    pub(super) fn new(sources: &'a [Source]) -> Self {
+        let mut rooms: BTreeMap<&str, Vec<(Module, &Source)>> = BTreeMap::new();
+        for source in sources {
+            let counts = source.area == Area::Src && !source.test && !is_model(&source.path);
+            if let Some(module) = module_of(source).filter(|_| counts) {
+                let files = rooms.entry(&source.room).or_default();
+                files.push((module, source));
+            }
+        }
+        Self(rooms)
+    }
+
+    /// Those of one room.
+    pub(super) fn of(&self, room: &str) -> &[(Module, &'a Source)] {
+        self.0.get(room).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// Whether a file is there for the model checkers alone, or for tests in several crates.
@@ -160,9 +110,9 @@ fn module_of(source: &Source) -> Option<Module> {
 }
 
 /// A path in a source, and where it is.
-struct Named {
-    path: Vec<String>,
-    offset: usize,
+pub(super) struct Named {
+    pub(super) path: Vec<String>,
+    pub(super) offset: usize,
 }
 
 /// A `use` of a name, or a re-export.
@@ -265,14 +215,14 @@ fn paths(code: &str) -> Vec<Named> {
 }
 
 /// The modules of a room, and the names that they re-export.
-struct Names {
+pub(super) struct Names {
     modules: BTreeSet<Module>,
     /// From a module and a name to the module with the re-export and the path there.
     exports: BTreeMap<(Module, String), Vec<String>>,
 }
 
 impl Names {
-    fn new(files: &[(Module, &Source)]) -> Names {
+    pub(super) fn new(files: &[(Module, &Source)]) -> Names {
         let mut names = Names {
             modules: BTreeSet::new(),
             exports: BTreeMap::new(),
@@ -298,7 +248,7 @@ impl Names {
     }
 
     /// The module that defines the item `path` in `from`; `None` for another crate's.
-    fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<Module> {
+    pub(super) fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<Module> {
         let mut at = from.to_vec();
         let mut rest = path;
         match path.first().map(String::as_str) {
@@ -333,7 +283,7 @@ impl Names {
 }
 
 /// The uses of a file, in order of the modules.
-fn used(source: &Source) -> Vec<Named> {
+pub(super) fn used(source: &Source) -> Vec<Named> {
     let (imported, ranges) = imports(&source.live);
     let bare = blank(&source.live, &ranges);
     let imported = imported.into_iter().filter(|imported| !imported.public);
@@ -408,7 +358,7 @@ fn is_reached(uses: &Uses, from: &str, to: &str) -> bool {
 }
 
 /// The shortest way from a module back to itself, without its end.
-fn way_round(uses: &Uses, module: &str) -> Option<Vec<String>> {
+pub(super) fn way_round(uses: &Uses, module: &str) -> Option<Vec<String>> {
     let mut way = shortest(uses, module, module)?;
     way.pop();
     Some(way)
@@ -438,14 +388,14 @@ fn shortest(uses: &Uses, from: &str, to: &str) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// The violations of a crate with these files, in which the circles of `known` are listed.
-    fn check_tree(files: &[(&str, &str)], known: &[(&str, &[&str])]) -> Vec<String> {
+    /// The violations of a crate with these files.
+    fn check_tree(files: &[(&str, &str)]) -> Vec<String> {
         let source = |(path, text): &(&str, &str)| {
             let path = format!("crates/mm/src/{path}");
             Source::new(Path::new(&path), "mm", Area::Src, (*text).to_owned())
         };
         let sources: Vec<_> = files.iter().map(source).collect();
-        let found = check_known(&sources, known);
+        let found = check(&sources);
         found
             .into_iter()
             .map(|violation| violation.message)
@@ -464,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_circle_through_a_reexport_is_found() {
-        let found = check_tree(THROUGH_A_REEXPORT, &[]);
+        let found = check_tree(THROUGH_A_REEXPORT);
         assert_eq!(
             found,
             [
@@ -492,7 +442,7 @@ mod tests {
                 "use super::Pool;\nuse crate::folio::Folio as F;\n",
             ),
         ];
-        assert_eq!(check_tree(&files, &[]), [""; 0]);
+        assert_eq!(check_tree(&files), [""; 0]);
     }
 
     #[test]
@@ -506,25 +456,11 @@ mod tests {
                 "mod inner {\n    use super::super::rcu::Rcu;\n    use super::Own;\n}\n",
             ),
         ];
-        let found = check_tree(&files, &[]);
+        let found = check_tree(&files);
         assert_eq!(found.len(), 1);
         assert!(
             found[0].contains("2 modules use each other: walk/prefix, walk/rcu;"),
             "{found:?}"
-        );
-    }
-
-    #[test]
-    fn the_list_of_circles_is_exact() {
-        let check = |known| check_tree(THROUGH_A_REEXPORT, known);
-        assert_eq!(check(&[("mm", &["folio", "pool", "state"])]), [""; 0]);
-        // A module joined.
-        assert_eq!(check(&[("mm", &["folio", "pool"])]).len(), 2);
-        // It is gone.
-        let found = check(&[("mm", &["folio", "pool", "state"]), ("fs", &["a", "b"])]);
-        assert_eq!(
-            found,
-            ["the list of circles has one of fs that is not there, or not like this: a, b"]
         );
     }
 }

@@ -3,13 +3,14 @@
 //! # Model
 //!
 //! [`Tree`] reads every file that git tracks or would track. `edges` checks dependencies, `publish` the needs of
-//! published packages, `modules` that every file is compiled, `circles` the imports between modules, `locks` that
-//! locks have a rank, `text` the sources, `docs` the documents and `planted` the planted bugs. Each returns [`Violation`]s; an empty list is a
-//! tidy tree.
+//! published packages, `modules` that every file is compiled, `circles` and `layers` the imports between modules,
+//! `locks` that locks have a rank, `text` the sources, `docs` the documents and `planted` the planted bugs. Each
+//! returns [`Violation`]s; an empty list is a tidy tree.
 
 mod circles;
 mod docs;
 mod edges;
+mod layers;
 mod locks;
 mod modules;
 mod planted;
@@ -187,6 +188,7 @@ pub(crate) fn check(root: &Path, metadata: &Value) -> Result<Vec<Violation>, Str
     }
     found.extend(modules::check(&mut tree.sources, &roots(metadata, root)));
     found.extend(circles::check(&tree.sources));
+    found.extend(layers::check(&tree.sources));
     found.extend(tree.sources.iter().flat_map(text::check));
     found.extend(tree.sources.iter().flat_map(locks::check));
     found.extend(docs::check(&tree));

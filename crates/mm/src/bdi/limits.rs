@@ -15,67 +15,20 @@
 //!
 //! *Protects*: who shares out. *Order*: a leaf, and only ever tried. *May block*: no.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::time::Instant;
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 
-use super::BackingDevInfo;
-use super::law::{Limits, SECOND};
-use crate::mm::Mm;
-use crate::stats::Count;
+use crate::counters::Count;
+use crate::dirty::{Limits, WHOLE, slew, target};
+use crate::records::{BackingDevInfo, Mm};
 use crate::types::PAGE_SIZE;
-
-/// The whole dirty limit, in parts.
-pub(super) const WHOLE: u64 = 1 << 16;
 
 /// Most that data which is dirtied again and again may raise the dirty limit to, in percent.
 const MOST_REWRITTEN: u32 = 60;
 
 /// Shares are looked at so often, in nanoseconds.
 const INTERVAL: u64 = 50_000_000;
-
-#[derive(Debug)]
-pub(crate) struct Shares {
-    /// What the times of the throttle are counted from.
-    start: Instant,
-    /// When they are due again; zero for at once.
-    pub(super) due: AtomicU64,
-    last: Mutex<u64>,
-}
-
-impl Shares {
-    pub(crate) fn new() -> Self {
-        Self {
-            start: Instant::now(),
-            due: AtomicU64::new(0),
-            last: Mutex::new(0),
-        }
-    }
-
-    /// Nanoseconds since the cache was made.
-    pub(super) fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
-    }
-}
-
-/// A share that should be `target`, after `passed` nanoseconds in which the store took `rate` bytes a
-/// second; `whole` are the bytes of the whole dirty limit.
-pub(super) fn slew(share: u64, target: u64, passed: u64, rate: u64, whole: u64) -> u64 {
-    if target >= share {
-        return target;
-    }
-    let drained = rate as f64 / 2.0 / whole.max(1) as f64 * WHOLE as f64;
-    let per_second = drained.max(share as f64 / 4.0);
-    let fall = (per_second * passed as f64 / SECOND as f64) as u64;
-    share.saturating_sub(fall).max(target)
-}
-
-/// What a file system of `rate` should have, of `n` that have `all` together.
-pub(super) fn target(rate: u64, all: u64, n: u64) -> u64 {
-    let by_speed = rate as f64 / all.max(1) as f64;
-    WHOLE / 4 / n.max(1) + (by_speed * (WHOLE / 4 * 3) as f64) as u64
-}
 
 impl Mm {
     /// Shares the dirty limit out again, if that is due and nobody else does.
@@ -120,7 +73,7 @@ fn most_rewritten(once: u32) -> u32 {
 impl BackingDevInfo {
     /// This file system's part of the dirty limit, of [`WHOLE`].
     fn dirty_share(&self) -> u64 {
-        if self.mm.nr_dirty_bdis.load(Ordering::Relaxed) > 1 {
+        if self.mm.shares.nr_dirty.load(Ordering::Relaxed) > 1 {
             self.mm.share_out();
         } else if self.share.load(Ordering::Relaxed) != WHOLE {
             self.share.store(WHOLE, Ordering::Relaxed);

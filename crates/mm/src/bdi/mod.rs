@@ -1,4 +1,4 @@
-//! One file system's share of the cache: dirty accounting, throttling, and its flusher.
+//! One file system's share of the cache: dirty accounting, limits and throttling.
 //!
 //! # Model
 //!
@@ -25,159 +25,21 @@
 //!
 //! # Memory ordering
 //!
-//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `list`.
+//! Counts, limits and estimates are Relaxed: they steer. `dirty_turn`: see `dirty_files.rs`.
 
-mod law;
 mod limits;
-mod list;
-mod meter;
-mod rewrites;
 mod space;
-mod stalls;
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;
 mod throttle;
-mod told;
 
-pub(crate) use limits::Shares;
-use list::DirtyFiles;
-pub(crate) use list::NOT_DIRTY;
-use space::Space;
-pub(crate) use space::{ReservedSpace, UNASKED, UnaskedWrite};
-pub(crate) use stalls::Stalls;
-pub use stalls::ThrottleStats;
-pub(crate) use throttle::{SHORTEST_TURN, flush_due};
-use told::Told;
-pub(crate) use told::{Limiter, shown};
-
-use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 
-use crate::address_space::AddressSpace;
 use crate::charge::MetadataCharge;
-use crate::error::MmError;
-use crate::filemap::AskedFiles;
-use crate::mm::Mm;
-use crate::stats::{Count, PageCounts, bump, read};
-use crate::worker::Worker;
-use crate::writeback::{Closed, Handed};
-use rewrites::Rewrites;
-use throttle::Throttle;
-
-/// What backs the files of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BdiKind {
-    /// A store that pages are read from and written to.
-    Storage,
-    /// Nothing: the cache is the store. Pages are never written back nor evicted, and may take up
-    /// to half of the memory for pages.
-    Memory,
-}
-
-/// One file system's dirty accounting and flusher.
-#[doc(alias = "backing_dev_info")]
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub struct BackingDevInfo {
-    // What a write hit reads and seldom anybody writes: one cache line.
-    mm: Arc<Mm>,
-    name: String,
-    kind: BdiKind,
-    stopped: AtomicBool,
-    /// Room in the store is scarce: writes ask for it.
-    scarce: AtomicBool,
-    /// The newest error of writing to this file system; 0 when writing works.
-    error: AtomicI32,
-    /// Bytes that its files are charged for counting hits.
-    pub(crate) hit_bytes: AtomicU64,
-    /// Part of the dirty limit that is this file system's while others have dirty data too, of
-    /// [`limits::WHOLE`].
-    share: AtomicU64,
-    /// Its failed pages are the end of the line.
-    pub(crate) counts: PageCounts,
-    /// Pages of folios that devices may write, and those that are held for I/O, of a store: dirty all the while.
-    pub(crate) stay_dirty: AtomicU64,
-    dirty_files: RankedMutex<DirtyFiles>,
-    /// What uncached writers want to have written.
-    pub(crate) handed: RankedMutex<Handed>,
-    /// Closed files that are to be written soon.
-    pub(crate) closed: RankedMutex<Closed>,
-    /// Files whose pages reclaim wants and handles rely on.
-    pub(crate) asked: AskedFiles,
-    pub(crate) flusher: Worker,
-    /// No listed file is dirty since before this, in nanoseconds of the monotonic clock; the flusher's.
-    pub(crate) oldest_dirty: AtomicU64,
-    throttle: Throttle,
-    rewrites: Rewrites,
-    space: Space,
-    told: Told,
-    /// Sleepers over the limit, and how many: they are woken when pages became durable.
-    progress: (Mutex<u32>, Condvar),
-}
-
-#[cfg(not(any(loom, shuttle)))]
-const _: () = {
-    use std::mem::offset_of;
-
-    let counts = offset_of!(BackingDevInfo, counts);
-    assert!(offset_of!(BackingDevInfo, mm) == 0 && counts + PageCounts::READ_BYTES == 64);
-};
+use crate::counters::{Count, bump, read};
+use crate::records::{AddressSpace, BackingDevInfo};
 
 impl BackingDevInfo {
-    /// Accounting and flusher for a file system that `name` names in messages.
-    ///
-    /// # Errors
-    /// No thread could be started.
-    pub fn new(mm: &Arc<Mm>, name: impl Into<String>, kind: BdiKind) -> Result<Arc<Self>, MmError> {
-        let bdi = Arc::new(Self {
-            mm: Arc::clone(mm),
-            name: name.into(),
-            kind,
-            counts: PageCounts::default(),
-            hit_bytes: AtomicU64::new(0),
-            stay_dirty: AtomicU64::new(0),
-            dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::new()),
-            handed: RankedMutex::new(Rank::BdiList, Handed::new()),
-            closed: RankedMutex::new(Rank::BdiList, Closed::default()),
-            asked: AskedFiles::default(),
-            flusher: Worker::default(),
-            oldest_dirty: AtomicU64::new(0),
-            throttle: Throttle::new(mm.shares.now()),
-            rewrites: Rewrites::default(),
-            share: AtomicU64::new(0),
-            error: AtomicI32::new(0),
-            progress: (Mutex::new(0), Condvar::new()),
-            stopped: AtomicBool::new(false),
-            scarce: AtomicBool::new(false),
-            space: Space::default(),
-            told: Told::default(),
-        });
-        if kind == BdiKind::Storage {
-            bdi.start_flusher()?;
-            mm.add_bdi(&bdi);
-        }
-        Ok(bdi)
-    }
-
-    /// The cache.
-    #[inline]
-    pub fn mm(&self) -> &Arc<Mm> {
-        &self.mm
-    }
-
-    /// The file system's name in messages.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Whether the cache itself is the store.
-    #[inline]
-    pub fn is_memory(&self) -> bool {
-        self.kind == BdiKind::Memory
-    }
-
     /// Bytes that its address spaces are charged: [`AddressSpace::memory_bytes`](crate::AddressSpace::memory_bytes)
     /// for each [charge](Self::charge_mapping), and what they take to count hits.
     pub fn mapping_bytes(&self) -> u64 {
@@ -187,7 +49,7 @@ impl BackingDevInfo {
     /// Charges an address space to the bound: names that nobody needs give way to it, and it waits for those that
     /// others were asked to give up.
     ///
-    /// Context: as [`Mm::charge_used_metadata`]; blocks for [`MetadataCharge::PATIENCE`] at most.
+    /// Context: as [`Mm::charge_used_metadata`](crate::Mm::charge_used_metadata); blocks for [`MetadataCharge::PATIENCE`] at most.
     ///
     /// # Errors
     /// `ENOMEM` if the bound has no room even then.

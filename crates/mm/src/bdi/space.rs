@@ -18,7 +18,7 @@
 //! only root may use, and that a range has its place; so it has the last word.
 //!
 //! While room is ample a write counts itself, and looks at a flag. It may still be under way when room has become scarce,
-//! held up perhaps. So for [`UNASKED_WAIT`] after that a write that asks leaves [`UNASKED`] bytes to each of those, and one
+//! held up perhaps. So for [`UNASKED_WAIT`] after that a write that asks leaves [`UNASKED`](crate::dirty::UNASKED) bytes to each of those, and one
 //! that finds too little room waits for them.
 //!
 //! # Invariants
@@ -38,103 +38,21 @@
 //! `scarce`, and one that asks reads the count after that was set, with a SeqCst fence between the two on either side: so one of
 //! them sees the other. All else is Relaxed: sums and hints.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
-use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::time::{Duration, monotonic_ns, sleep};
-use foliocache_sync::{Arc, ShardedCounter};
+use foliocache_sync::atomic::{Ordering, fence};
+use foliocache_sync::time::{Duration, monotonic_ns};
 use foliocache_sys::Errno;
-use std::ops::Range;
 
-use super::BackingDevInfo;
-use crate::address_space::AddressSpace;
-use crate::stats::{Count, bump, read};
-use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::counters::{Count, bump, read};
+use crate::dirty::{UnaskedWrite, says_full};
+use crate::records::{AddressSpace, BackingDevInfo};
+use crate::types::PAGE_SIZE;
 
 /// Room below which each write asks for its own: what many threads may dirty before they see that room is scarce.
 const HEADROOM: u64 = 64 << 20;
 
-/// Bytes of a write that always asks whether the store has room for it.
-pub(crate) const UNASKED: u64 = 4 << 20;
-
 /// How long after room became scarce others wait for writes that did not ask. Such a write may hang in the store, or wait for
 /// one of those that wait for it.
 const UNASKED_WAIT: Duration = Duration::from_secs(1);
-
-/// Room that is left to the store for what it notes about the data.
-const FOR_METADATA: u64 = 128 << 10;
-
-/// Reserved while the store allocates: more than there ever is.
-const CLOSED: u64 = 1 << 62;
-
-/// How long a writer sleeps before it looks again whether others are done with what they reserved.
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
-
-/// What is known of the room in the store.
-#[derive(Debug)]
-pub(super) struct Space {
-    /// Bytes written to the store, ever.
-    written: AtomicU64,
-    /// The store is asked again when so many bytes are used.
-    next_look: AtomicU64,
-    /// Bytes of writes under way that asked.
-    reserved: AtomicU64,
-    /// Writes under way that did not ask.
-    unasked: ShardedCounter,
-    /// When room became scarce last, in nanoseconds of [`monotonic_ns`].
-    scarce_since: AtomicU64,
-    writing: RankedMutex<()>,
-}
-
-impl Default for Space {
-    fn default() -> Self {
-        Self {
-            written: AtomicU64::new(0),
-            next_look: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
-            unasked: ShardedCounter::new(),
-            scarce_since: AtomicU64::new(0),
-            writing: RankedMutex::new(Rank::Space, ()),
-        }
-    }
-}
-
-/// Room for a write that is under way.
-#[derive(Debug)]
-pub(crate) struct ReservedSpace<'a> {
-    bdi: &'a BackingDevInfo,
-    bytes: u64,
-}
-
-impl Drop for ReservedSpace<'_> {
-    fn drop(&mut self) {
-        let bytes = match foliocache_sync::planted!(room_never_given_back) {
-            true => 0,
-            false => self.bytes,
-        };
-        (self.bdi.space.reserved).fetch_sub(bytes, Ordering::Release);
-    }
-}
-
-/// A write of less than [`UNASKED`] bytes that did not ask for room.
-#[derive(Debug)]
-pub(crate) struct UnaskedWrite<'a>(&'a Space);
-
-impl Drop for UnaskedWrite<'_> {
-    fn drop(&mut self) {
-        // Release pairs with the Acquire in `nr_unasked`: its bytes are counted as dirty.
-        fence(Ordering::Release);
-        self.0.unasked.dec();
-    }
-}
-
-/// What the store needs for so many bytes.
-fn with_metadata(bytes: u64) -> u64 {
-    bytes + bytes / 64 + FOR_METADATA
-}
-
-fn says_full(error: &Errno) -> bool {
-    matches!(*error, Errno::ENOSPC | Errno::EDQUOT)
-}
 
 impl BackingDevInfo {
     /// Whether each write has to ask for room. One load.
@@ -167,7 +85,7 @@ impl BackingDevInfo {
     }
 
     /// Writes under way that did not ask, as long as others wait for them. To be read before the counts of what is dirty.
-    fn nr_unasked(&self) -> u64 {
+    pub(crate) fn nr_unasked(&self) -> u64 {
         // SeqCst: partner of the fence in `begin_unasked`.
         fence(Ordering::SeqCst);
         // Relaxed: a time.
@@ -230,89 +148,6 @@ impl BackingDevInfo {
     pub(super) fn note_full(&self, error: Option<Errno>) {
         if error.as_ref().is_some_and(says_full) {
             self.set_scarce(true);
-        }
-    }
-
-    fn try_reserve_space(&self, mapping: &AddressSpace, bytes: u64) -> Option<ReservedSpace<'_>> {
-        // Added before the look: of two that share the room one sees the other.
-        let others = self.space.reserved.fetch_add(bytes, Ordering::Acquire);
-        let reserved = ReservedSpace { bdi: self, bytes };
-        let (ample, mut unasked) = (!self.is_scarce(), self.nr_unasked());
-        let left = self.look_at_space(mapping)?;
-        if ample {
-            // Some may have begun before this look made room scarce.
-            unasked += self.nr_unasked();
-        }
-        let fits = left >= others + unasked * UNASKED + with_metadata(bytes);
-        (fits && self.full().is_none()).then_some(reserved)
-    }
-
-    /// As [`AddressSpace::reserve_space`], where there is no room as it seems.
-    #[cold]
-    fn ask_store(
-        &self,
-        file: &AddressSpace,
-        bytes: &Range<u64>,
-        len: u64,
-    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
-        let _one_by_one = self.space.writing.lock();
-        // Others have written meanwhile.
-        if let Some(reserved) = self.try_reserve_space(file, len) {
-            return Ok(Some(reserved));
-        }
-        // Nobody else has room reserved, or gets some, while the store allocates: it would be the same room.
-        (self.space.reserved).fetch_add(CLOSED, Ordering::Acquire);
-        let closed = ReservedSpace {
-            bdi: self,
-            bytes: CLOSED,
-        };
-        let unasked = || self.is_scarce() && self.nr_unasked() > 0;
-        while self.space.reserved.load(Ordering::Acquire) > CLOSED || unasked() {
-            sleep(LOOK_AGAIN);
-        }
-        // What failed the flusher tries again.
-        if self.counts.get(Count::Dirty) > self.counts.get(Count::Failed) {
-            for dirty in self.dirty_files() {
-                dirty.fdatawrite();
-            }
-        }
-        let left = self.look_at_space(file);
-        if left.is_some_and(|left| left >= with_metadata(len)) && self.full().is_none() {
-            (self.space.reserved).fetch_add(len, Ordering::Acquire);
-            drop(closed);
-            return Ok(Some(ReservedSpace {
-                bdi: self,
-                bytes: len,
-            }));
-        }
-        match (file.ops).allocate_space(bytes.start, bytes.end - bytes.start) {
-            Err(errno) if says_full(&errno) => Err(errno),
-            _ => Ok(None),
-        }
-    }
-}
-
-impl AddressSpace {
-    /// Sees to it that the store has room for `bytes`, which are about to be dirtied; to be called while room is
-    /// scarce. The room is kept until the value is dropped.
-    ///
-    /// Context: nothing held; may block for I/O, and for other writes.
-    ///
-    /// # Errors
-    /// `ENOSPC` and `EDQUOT`: there is none. Other errors of the store are told when the data is written.
-    pub(crate) fn reserve_space(
-        self: &Arc<Self>,
-        bytes: &Range<u64>,
-    ) -> Result<Option<ReservedSpace<'_>>, Errno> {
-        let bdi = self.bdi();
-        if bdi.is_memory() || bytes.is_empty() {
-            return Ok(None);
-        }
-        let pages = PageIndex::of(bytes.start).0..pages_for(bytes.end);
-        let len = (pages.end - pages.start) * PAGE_SIZE as u64;
-        match bdi.try_reserve_space(self, len) {
-            Some(reserved) => Ok(Some(reserved)),
-            None => bdi.ask_store(self, bytes, len),
         }
     }
 }

@@ -4,69 +4,27 @@
 //!
 //! *Protects*: the pace of the flows, their files' clocks, and the meter. *Order*: leaves.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::sleep;
-use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use std::time::Duration;
 
-use super::BackingDevInfo;
-use super::law::{Limits, Pace, SECOND};
-use super::meter::Meter;
-use crate::address_space::AddressSpace;
-use crate::stats::{Count, bump};
-use crate::types::PAGE_SIZE;
+use crate::counters::{Count, bump};
+use crate::dirty::{LONGEST_BATCH, Limits, SECOND, turn};
+use crate::records::{AddressSpace, BackingDevInfo};
 
 /// Longest sleep at the limit before the writer checks again.
 const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
-/// Time that the writes of a turn take at most, at the speed that was measured, as a part of a
-/// second: who makes the file durable waits for a turn.
-const TURNS_A_SECOND: u64 = 10;
-
-/// Pages of a turn: at least 256 KiB, at most 16 MiB.
-pub(crate) const SHORTEST_TURN: u64 = 64;
-const LONGEST_TURN: u64 = 4096;
-
-/// Most pages that a writer should dirty between two charges: 256 KiB.
-const LONGEST_BATCH: u64 = 64;
-
 /// Pages that a writer may owe while it holds `i_rwsem`: 1 MiB.
 const MOST_OWED: u64 = 256;
-
-/// Pages of one file that are written before it is the next file's turn, if the store takes
-/// `speed` bytes a second, flushes left out: shorter turns because of long flushes would mean more of them.
-pub(super) fn turn(speed: u64) -> u64 {
-    (speed / TURNS_A_SECOND / PAGE_SIZE as u64).clamp(SHORTEST_TURN, LONGEST_TURN)
-}
-
-/// Whether what is written should be flushed: `unstable` of the `held` pages.
-pub(crate) fn flush_due(limits: Limits, unstable: u64, held: u64) -> bool {
-    unstable >= limits.background / 2 || held >= limits.full
-}
 
 /// Where the writers of a file stand: the limits, what counts in them, and what of the file is not durable.
 type Position = (Limits, u64, u64);
 
 fn is_full((limits, held, own): Position) -> bool {
     held >= limits.stop(own)
-}
-
-#[derive(Debug)]
-pub(super) struct Throttle {
-    pace: Mutex<Pace>,
-    meter: Mutex<Meter>,
-    batch: AtomicU64,
-}
-
-impl Throttle {
-    pub(super) fn new(now: u64) -> Self {
-        Self {
-            pace: Mutex::new(Pace::new(now)),
-            meter: Mutex::new(Meter::new()),
-            batch: AtomicU64::new(LONGEST_BATCH),
-        }
-    }
 }
 
 /// Measures what the store takes from its making to its drop.
@@ -107,11 +65,6 @@ impl BackingDevInfo {
     /// So many pages were written for room alone.
     pub(crate) fn note_early(&self, pages: u64) {
         self.rewrites.wrote_early(pages, self.dirty_limits());
-    }
-
-    /// Some of them are dirty again.
-    pub(crate) fn note_dirtied_again(&self, pages: u64) {
-        self.rewrites.dirtied_again(pages);
     }
 
     pub(crate) fn turn(&self) -> u64 {

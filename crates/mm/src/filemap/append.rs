@@ -16,9 +16,9 @@
 use foliocache_sync::rank::RankedWriteGuard;
 use foliocache_sys::Errno;
 
-use crate::address_space::AddressSpace;
 use crate::iocb::Iocb;
 use crate::prepared::Prepared;
+use crate::records::AddressSpace;
 use crate::types::{PageIndex, offset_in_page};
 
 impl AddressSpace {

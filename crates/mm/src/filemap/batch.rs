@@ -14,7 +14,7 @@
 //!
 //! A single hit in a large file waits three times for memory: for the slot, the descriptor and the bytes, each of
 //! which says where the next is. Requests of a group take each of these steps together, and the processor's
-//! cache misses overlap. Each request goes through the steps of [`super::lookup`] in their order; between two
+//! cache misses overlap. Each request goes through the steps of [`crate::lookup`] in their order; between two
 //! of them are steps of others.
 //!
 //! What a plain hit is: bytes of one folio that is in use already, and not many. Everything else is read as
@@ -30,14 +30,13 @@ use foliocache_sys::Errno;
 use foliocache_xarray::{Approach, SlotRef};
 use std::fmt;
 
-use super::fill::Plug;
-use super::lookup::Lookup;
-use crate::address_space::AddressSpace;
+use crate::fill::Plug;
 use crate::folio::Folio;
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec};
-use crate::mm::Mm;
+use crate::lookup::Lookup;
 use crate::readahead::ReadaheadState;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 
 /// Requests that are looked up together.

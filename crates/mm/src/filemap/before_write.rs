@@ -8,10 +8,11 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::{ReservedSpace, UNASKED, UnaskedWrite};
+use crate::dirty::{UNASKED, UnaskedWrite};
 use crate::iocb::Iocb;
+use crate::records::AddressSpace;
 use crate::types::MAX_FILE_SIZE;
+use crate::writeback::ReservedSpace;
 
 /// What keeps room for a write until its bytes are dirty: what it asked for, or that it does not ask.
 type SpaceForWrite<'a> = (Option<ReservedSpace<'a>>, Option<UnaskedWrite<'a>>);

@@ -33,51 +33,28 @@
 //!
 //! # Memory ordering
 //!
-//! The counts of [`DirectWrites`] are Relaxed: they change under `wb_lock` and `flush_lock`; who looks without them sees what it
+//! The counts of [`DirectWrites`](crate::dirty::DirectWrites) are Relaxed: they change under `wb_lock` and `flush_lock`; who looks without them sees what it
 //! did itself, and what those did who put the file on the list.
 
-use foliocache_sync::atomic::{AtomicU32, Ordering};
+use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
 use crate::direct_map;
 use crate::folio::{Operation, flag};
 use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::ops::IoSegment;
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::records::AddressSpace;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 
 /// Most bytes in one I/O, and in a buffer.
 const PIECE: usize = 4 << 20;
 const BUFFER: usize = 1 << 20;
-
-/// Direct writes of a file, and those of them that a flush has made durable. Both wrap.
-#[derive(Debug, Default)]
-pub(crate) struct DirectWrites {
-    written: AtomicU32,
-    durable: AtomicU32,
-}
-
-impl DirectWrites {
-    /// Context: `wb_lock` held.
-    pub(crate) fn written(&self) -> u32 {
-        self.written.load(Ordering::Relaxed)
-    }
-
-    /// Those are durable that had ended when there were `written`, or are given up.
-    pub(crate) fn settle(&self, written: u32) {
-        self.durable.store(written, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_pending(&self) -> bool {
-        self.durable.load(Ordering::Relaxed) != self.written()
-    }
-}
 
 /// Bytes from `pos` to the next page.
 fn to_page(pos: u64) -> usize {

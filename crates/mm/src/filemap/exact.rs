@@ -6,7 +6,7 @@
 //!   the folio of the first byte ── has all of the range ──▶ a view in place
 //!     │ has a part, or cannot be viewed
 //!     ▼
-//!   charge a copy ([`copies`](super::copies)) ─▶ what the folio has, from the view ─▶ the rest, as a read ─▶ a view that is a copy
+//!   charge a copy ([`crate::charge`]) ─▶ what the folio has, from the view ─▶ the rest, as a read ─▶ a view that is a copy
 //! ```
 //!
 //! A batch starts the reads of all that is missing before it waits for the first, as [`batch`](super::batch) does for reads.
@@ -19,14 +19,14 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
 use super::batch::{GROUP, most_started};
-use super::fill::Plug;
-use super::view::View;
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
+use crate::fill::Plug;
 use crate::frames::BLOCK_SIZE;
 use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::records::AddressSpace;
+use crate::views::View;
 
 impl AddressSpace {
     /// The `len` bytes from `iocb.pos` on; `None` if the file ends before the last. `iocb.pos` moves past them. They are not
@@ -114,7 +114,7 @@ impl AddressSpace {
                 n => done += n,
             }
         }
-        bump(&self.mm().copied_views, 1);
+        bump(&self.mm().events.copied_views, 1);
         Ok(Some(View::copied(making.end(bytes))))
     }
 }

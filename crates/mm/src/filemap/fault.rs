@@ -36,39 +36,13 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
 
-use super::fill::Reader;
-use super::read::Behind;
-use super::uses::FolioUse;
-use crate::address_space::AddressSpace;
-use crate::direct_map;
-use crate::folio::{Folio, LockedFolio, flag, grains};
+use crate::counters::bump;
+use crate::fill::{FolioUse, ReadFault, Reader};
+use crate::folio::{LockedFolio, flag};
 use crate::iocb::Iocb;
-use crate::mm::Mm;
-use crate::ops::IoSegment;
-use crate::readahead::{ReadaheadState, Window as ReadaheadWindow};
-use crate::stats::bump;
+use crate::mapped::VmaAccess;
+use crate::records::{AddressSpace, Mm, Window};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
-use crate::vma::VmaAccess;
-use crate::window::Window;
-use std::cell::Cell;
-
-/// A read fault of a window, while its page is brought in.
-pub(super) struct ReadFault<'a> {
-    window: &'a Arc<Window>,
-    /// The page tables have the page.
-    placed: Cell<bool>,
-}
-
-impl<'a> ReadFault<'a> {
-    fn new(window: &'a Arc<Window>) -> Self {
-        let placed = Cell::new(false);
-        Self { window, placed }
-    }
-}
-
-/// A page that a store reads to, which may want it aligned.
-#[repr(align(4096))]
-struct PageBuffer([u8; PAGE_SIZE]);
 
 impl AddressSpace {
     /// Resolves a fault of a window at `page`, which it shows; returns the page up to which it has
@@ -168,100 +142,6 @@ impl AddressSpace {
         Ok(Some(end))
     }
 
-    /// Whether a page is the file's, or in a huge frame with such a page.
-    pub(crate) fn has_page(&self, page: PageIndex) -> bool {
-        self.huge_unit(page).unwrap_or(page).0 < pages_for(self.size())
-    }
-
-    /// The folio that holds `page`, locked, with that page uptodate, or all of it where its frames are huge; and what
-    /// is to follow if it was missing.
-    pub(super) fn folio_to_map(
-        self: &Arc<Self>,
-        readahead: &ReadaheadState,
-        page: PageIndex,
-        reader: Reader<'_>,
-    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
-        let Some(unit) = self.huge_unit(page) else {
-            return self.page_to_map(readahead, page, reader);
-        };
-        loop {
-            // What the frame has beyond the end is zero.
-            let last = PageIndex(pages_for(self.size()).saturating_sub(1).max(unit.0));
-            let (locked, behind) = self.page_to_map(readahead, page.min(last), Reader::Ordinary)?;
-            let all = 0..locked.identity().bytes();
-            if locked.has_grains(all.clone()) {
-                return Ok((locked, behind));
-            }
-            let end = locked.end();
-            drop(locked);
-            if let Some(locked) = self.read_rest(unit, PageIndex(end.0 - 1))?
-                && locked.has_grains(all)
-            {
-                return Ok((locked, behind));
-            }
-        }
-    }
-
-    pub(super) fn page_to_map(
-        self: &Arc<Self>,
-        readahead: &ReadaheadState,
-        page: PageIndex,
-        reader: Reader<'_>,
-    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
-        if !self.has_page(page) {
-            return Err(Errno::EFAULT);
-        }
-        if !self.bdi().is_memory() {
-            return self.read_folio(readahead, page, page, reader);
-        }
-        // A hole gets memory, as little as can be.
-        loop {
-            if let Some(locked) = self.lock_folio(page) {
-                let offset = (page.0 - locked.index().0) as usize * PAGE_SIZE;
-                let grain = grains::of(locked.order(), offset);
-                self.fill_grains(&locked, grain)?;
-                return Ok((locked, None));
-            }
-            let whole = ReadaheadWindow::whole(page, 1, 0);
-            if let Some(locked) = self.fill(page, page, whole, Reader::Ordinary)? {
-                return Ok((locked, None));
-            }
-        }
-    }
-
-    /// Reads a page, whose folio of one page is locked and new, for a fault, and puts it where the window shows it; how
-    /// many bytes of it the store has.
-    ///
-    /// # Errors
-    /// The store's.
-    pub(super) fn read_for_fault(
-        &self,
-        fault: &ReadFault<'_>,
-        folio: &Folio,
-        page: PageIndex,
-    ) -> Result<usize, Errno> {
-        let (mm, window): (&Mm, _) = (self.mm(), fault.window);
-        let mut buffer = PageBuffer([0; PAGE_SIZE]);
-        let segments = [IoSegment::from_mut(&mut buffer.0)];
-        let read = self.ops.read_folios(page.pos(), &segments)?;
-        let valid = self.size().saturating_sub(page.pos()).min(read as u64);
-        let bytes = &mut buffer.0;
-        bytes[valid.min(PAGE_SIZE as u64) as usize..].fill(0);
-        let linear = self.linear.get().expect("it is mapped");
-        let windows = linear.windows.read();
-        let listed = windows.iter().any(|listed| Arc::ptr_eq(listed, window));
-        if listed && window.has_table(page.0) && self.has_page(page) {
-            window.readahead.note_read(page.pos()..page.add(1).pos());
-            folio.state.set(flag::MAPPED);
-            fault.placed.set(window.place(mm, page.0, bytes));
-        }
-        if !fault.placed.get() {
-            // Its frame is taken back, most of the time.
-            direct_map::store(mm.frames.addr(folio.frame()), bytes);
-        }
-        Ok(read)
-    }
-
     /// Maps what of a locked folio, and of those after it, fits from `page` on; returns the page after the last, and
     /// the pages that have to be written now and had not. `None` if the page table is not charged any more.
     fn map_folio(
@@ -336,7 +216,7 @@ impl AddressSpace {
         // Before the next page can be touched: its fault may be another thread's.
         stream.note(end);
         window.readahead.note_read(page.pos()..page.add(1).pos());
-        let mapped = window.install(mm, page.0..end, access)?;
+        let mapped = window.install(mm.windows(), page.0..end, access)?;
         if write && late {
             mark_dirty();
         }

@@ -26,11 +26,11 @@
 use foliocache_sync::Arc;
 use std::ptr;
 
-use super::uses::FolioUse;
-use crate::address_space::AddressSpace;
+use crate::fill::FolioUse;
 use crate::folio::{LockedFolio, flag};
 use crate::iocb::Iocb;
 use crate::readahead::ReadaheadState;
+use crate::records::AddressSpace;
 use crate::types::PageIndex;
 
 impl AddressSpace {

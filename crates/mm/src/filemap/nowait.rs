@@ -12,14 +12,13 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::task::Waker;
 
-use super::fill::{Plug, Reader};
-use crate::address_space::AddressSpace;
+use crate::counters::bump;
+use crate::fill::{Plug, Reader};
 use crate::folio::LockedFolio;
 use crate::iocb::Iocb;
-use crate::mm::Mm;
 use crate::ops::ReadMode;
 use crate::readahead::ReadaheadState;
-use crate::stats::bump;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
 /// Tries at a page that changes all the time before another thread takes over.

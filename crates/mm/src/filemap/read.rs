@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! Folio by folio: the lockless look-up ([`super::lookup`]); where that misses, readahead and a copy
+//! Folio by folio: the lockless look-up ([`crate::lookup`]); where that misses, readahead and a copy
 //! under the folio lock, so that a page that is evicted at once is still read once.
 //!
 //! # Locking
@@ -16,19 +16,16 @@
 use foliocache_sync::{Arc, rcu};
 use foliocache_sys::Errno;
 
-use super::fill::Reader;
-use super::lookup::Lookup;
-use super::uncached::UncachedRead;
-use super::uses::FolioUse;
 use super::{BAD_MEMORY_RETRIES, memory_failed};
-use crate::address_space::AddressSpace;
-use crate::folio::{LockedFolio, flag, grains};
+use crate::fill::{FolioUse, Reader};
+use crate::folio::{LockedFolio, flag};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
-use crate::mm::Mm;
-use crate::readahead::{Limits, ReadaheadState, Window};
-use crate::stats::bump;
+use crate::lookup::Lookup;
+use crate::readahead::ReadaheadState;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use crate::uncached::UncachedRead;
 
 /// What a hole of a memory file is read from.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
@@ -210,12 +207,6 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Bytes of `len` from `pos` on that are in the file.
-    #[inline]
-    pub(super) fn left(&self, pos: u64, len: usize) -> usize {
-        self.size().saturating_sub(pos).min(len as u64) as usize
-    }
-
     /// Copies from a folio that is there and uptodate, without a lock; `None` if there is none, or
     /// nothing of the file to read at `pos`. The first use of what was read ahead is reported before the copy, unless
     /// it was `noted`: the next window is read during it.
@@ -277,54 +268,6 @@ impl AddressSpace {
         if let CopyOutcome::Copied(n) = piece {
             self.count_use(kind, pos, *n);
         }
-    }
-
-    /// The first use of a folio of `order` that readahead brought in, at `page`. Starts reads only where
-    /// the store reads in the background, so it does not block.
-    ///
-    /// Context: no folio lock, no RCU read section.
-    #[cold]
-    pub(super) fn used_readahead(
-        self: &Arc<Self>,
-        handle: &ReadaheadState,
-        page: PageIndex,
-        order: u32,
-        uncached: bool,
-    ) {
-        let ahead = self.note_first_use(handle, page, order);
-        self.read_on_ahead(handle, page, ahead, uncached);
-    }
-
-    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead, and within what limits. Does not
-    /// sleep.
-    ///
-    /// Context: a folio lock may be held.
-    pub(super) fn note_first_use(
-        &self,
-        handle: &ReadaheadState,
-        page: PageIndex,
-        order: u32,
-    ) -> (Vec<Window>, Limits<'_>) {
-        bump(&self.counters.readahead_used, 1 << order);
-        self.counters.feedback.note_used(1 << order);
-        let limits = self.readahead_limits(page);
-        (handle.on_first_use(page, &limits), limits)
-    }
-
-    /// The second half of [`AddressSpace::used_readahead`].
-    ///
-    /// Context: no folio lock, no RCU read section.
-    pub(super) fn read_on_ahead(
-        self: &Arc<Self>,
-        handle: &ReadaheadState,
-        page: PageIndex,
-        (windows, limits): (Vec<Window>, Limits<'_>),
-        uncached: bool,
-    ) {
-        if !windows.is_empty() && !uncached {
-            self.drop_behind(handle, page, &limits);
-        }
-        self.read_ahead(windows, uncached);
     }
 
     /// What of a copy counts: what is still within the file, since a truncate beside the copy may have
@@ -396,11 +339,6 @@ impl AddressSpace {
         Ok(piece)
     }
 
-    pub(super) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Behind) {
-        iocb.fetched = iocb.fetched.max(behind.fetched.pos());
-        self.read_ahead(behind.window, iocb.uncached);
-    }
-
     /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is
     /// free: for large folios that were written in part, which lockless readers leave alone. Else `EAGAIN`.
     fn read_locked_nowait(&self, iocb: &Iocb, to: Iovec<'_>) -> Result<CopyOutcome, Errno> {
@@ -443,13 +381,6 @@ impl AddressSpace {
         to.first(readable).copy_from_frame(from)
     }
 
-    /// Where byte `pos` of a locked folio that holds it is, and how many bytes from there on are uptodate.
-    pub(super) fn readable(&self, locked: &LockedFolio<'_>, pos: u64) -> (*const u8, usize) {
-        let offset = (pos - locked.index().pos()) as usize;
-        let readable = grains::run_from(locked.uptodate_grains(), locked.order(), offset);
-        (self.addr(locked, offset), readable)
-    }
-
     /// As `read_miss` where the cache is the store: a hole is read as zeros and takes no memory,
     /// which nothing but a truncate would ever give back.
     fn read_memory(&self, pos: u64, to: Iovec<'_>) -> Result<CopyOutcome, Errno> {
@@ -469,80 +400,4 @@ impl AddressSpace {
         };
         self.count_copy(pos, result)
     }
-
-    pub(super) fn has_grain_at(&self, locked: &LockedFolio<'_>, pos: u64) -> bool {
-        let offset = (pos - locked.index().pos()) as usize;
-        locked.uptodate_grains() & grains::of(locked.order(), offset) != 0
-    }
-
-    /// Reads what the folio that holds `page` lacks for a request that goes on to page `last`; returns
-    /// it locked, or `None` if it is gone.
-    ///
-    /// Context: blocks for I/O, with `invalidate_lock` shared: the size must not change meanwhile, not
-    /// even for a truncate that is taken back.
-    pub(super) fn read_rest(
-        &self,
-        page: PageIndex,
-        last: PageIndex,
-    ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let _invalidate = self.share_invalidate_lock();
-        let Some(locked) = self.lock_folio(page) else {
-            return Ok(None);
-        };
-        let identity = locked.identity();
-        let from = (page.0 - identity.index.0) as usize * PAGE_SIZE;
-        let to = ((last.0 + 1 - identity.index.0) as usize * PAGE_SIZE).min(identity.bytes());
-        match self.fill_grains(&locked, grains::touched(identity.order, from..to)) {
-            Ok(()) => Ok(Some(locked)),
-            Err(error) => {
-                drop(self.keep_content(locked));
-                Err(error)
-            }
-        }
-    }
-
-    /// The folio that holds `page`, locked, with that page uptodate, for a request that goes on to
-    /// page `last`; and what is to follow if it was missing.
-    pub(super) fn read_folio(
-        self: &Arc<Self>,
-        handle: &ReadaheadState,
-        page: PageIndex,
-        last: PageIndex,
-        reader: Reader<'_>,
-    ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
-        let mut behind = None;
-        loop {
-            if let Some(locked) = self.lock_folio(page) {
-                if self.has_grain_at(&locked, page.pos()) {
-                    return Ok((locked, behind));
-                }
-                // Written in part and never read, or left by a panic of the backing store.
-                drop(locked);
-                match self.read_rest(page, last)? {
-                    Some(locked) => return Ok((locked, behind)),
-                    None => continue,
-                }
-            }
-            let limits = self.readahead_limits(page);
-            let (now, window) = handle.on_miss(page, last, &limits);
-            let fetched = self.missing_from(page, last, now.start.add(now.pages));
-            if behind.is_none() {
-                bump(&self.counters.misses, fetched.0 - page.0);
-            }
-            if !reader.is_uncached() {
-                self.drop_behind(handle, page, &limits);
-            }
-            behind = Some(Behind { fetched, window });
-            if let Some(locked) = self.fill(page, last, now, reader)? {
-                return Ok((locked, behind));
-            }
-        }
-    }
-}
-
-/// What a miss leaves to be done once its own page is copied.
-pub(super) struct Behind {
-    /// The page after those that it brought in for its own request.
-    pub(super) fetched: PageIndex,
-    pub(super) window: Option<Window>,
 }

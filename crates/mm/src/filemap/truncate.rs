@@ -21,20 +21,18 @@
 //! # Locking
 //!
 //! `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive, then folio locks one by one. Before them, with none held,
-//! pins of what goes are waited for (see [`pin`](super::pin)).
+//! pins of what goes are waited for (see [`crate::pin`]).
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
 use crate::direct_map;
-use crate::filemap::pin::PinBar;
 use crate::folio::{LockedFolio, Operation, grains};
 use crate::owner;
-use crate::stats::Count;
+use crate::pin::PinBar;
+use crate::records::AddressSpace;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
-use crate::writeback::WritebackState;
 
 /// Times that a change waits for memory to replace viewed folios.
 const REPLACE_TRIES: usize = 16;
@@ -321,16 +319,6 @@ impl AddressSpace {
         self.unmap_pages(PageIndex::of(size).0..u64::MAX);
     }
 
-    /// What is left to do once folios were removed whatever their state.
-    pub(crate) fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
-        if self.counts.get(Count::Failed) == 0 {
-            // What is dirty now need not wait for the retry of what is gone.
-            wb.note(Ok(()));
-            self.bdi().set_error(None);
-        }
-        self.bdi().note_progress(self);
-    }
-
     /// Zeroes what is cached of the bytes from `pos` to `end`; the store has zeroed its own copy. A
     /// dirty folio stays dirty, a clean one clean: it says what the store says. Grains that are zero
     /// throughout need not be written.
@@ -383,26 +371,6 @@ impl AddressSpace {
             false => self.drop_clean(PageIndex::of(pos), last, Operation::Evict, lock),
         };
         owner::count_down(&self.holders);
-        dropped
-    }
-
-    /// Drops the clean pages of a range, as far as `operation` is permitted; `lock` chooses between waiting for those
-    /// in use and leaving them.
-    pub(crate) fn drop_clean<'a>(
-        &'a self,
-        first: PageIndex,
-        last: PageIndex,
-        operation: Operation,
-        lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
-    ) -> u64 {
-        let mut dropped = 0;
-        self.for_each_folio(first, last, lock, |locked| {
-            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
-            if inside && locked.may(operation) {
-                dropped += locked.nr_pages();
-                self.remove_folio(locked);
-            }
-        });
         dropped
     }
 
@@ -464,10 +432,10 @@ impl AddressSpace {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::bdi::{BackingDevInfo, BdiKind};
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
-    use crate::mm::{Mm, MmConfig};
+    use crate::records::{BackingDevInfo, BdiKind};
+    use crate::records::{Mm, MmConfig};
     use crate::test_store::Sink;
     use foliocache_sync::thread;
 

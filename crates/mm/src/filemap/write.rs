@@ -36,13 +36,14 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
-use super::{BAD_MEMORY_RETRIES, REFUSALS};
-use crate::address_space::AddressSpace;
+use super::BAD_MEMORY_RETRIES;
 use crate::direct_map;
+use crate::fill::REFUSALS;
 use crate::folio::{LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::prepared::Prepared;
+use crate::records::AddressSpace;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.

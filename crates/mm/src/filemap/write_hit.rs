@@ -18,13 +18,12 @@
 
 use foliocache_sync::{Arc, rcu};
 
-use crate::address_space::AddressSpace;
-use crate::bdi::UnaskedWrite;
+use crate::dirty::UnaskedWrite;
 use crate::folio::state::Snapshot;
 use crate::folio::{Identity, LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
-use crate::mm::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
 /// A folio that is locked for a write within it.

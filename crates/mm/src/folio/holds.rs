@@ -34,7 +34,7 @@
 //! A hold is dropped with Release, and looked for with Acquire: who finds no view, or frees an orphan,
 //! comes after all reads through the views that were. The folio lock orders additions before every store by others, and
 //! an addition is a read-modify-write, which keeps the chain of releases whole. It is SeqCst, for the order of pins
-//! and of what waits for them (`filemap/pin/bar.rs`).
+//! and of what waits for them (`pin/bar.rs`).
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 

@@ -22,9 +22,9 @@
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
 //! | `MAPPED` | page tables of windows may have pages of it | set by faults, cleared when they are emptied | folio lock |
 //! | `HELD` | a program wants it in memory (`held.rs`) | set and cleared by holds | folio lock |
-//! | `DROPBEHIND` | an uncached operation brought it in: it leaves the cache when that is done, and is on no queue of reclaim's | set by whoever puts it into the index, cleared by the first ordinary use (`filemap/uncached.rs`) | set: folio lock; cleared: nothing, whoever clears it says what becomes of the folio |
+//! | `DROPBEHIND` | an uncached operation brought it in: it leaves the cache when that is done, and is on no queue of reclaim's | set by whoever puts it into the index, cleared by the first ordinary use (`uncached.rs`) | set: folio lock; cleared: nothing, whoever clears it says what becomes of the folio |
 //! | `AGAIN` | stored to since it became dirty, or since a turn of the flusher spared it | set by writers, cleared by writeback | folio lock |
-//! | `EARLY` | the flusher wrote it for room alone | set by writeback, cleared by the next store (`bdi/rewrites.rs`) | set: `wb_lock`; cleared: folio lock |
+//! | `EARLY` | the flusher wrote it for room alone | set by writeback, cleared by the next store (`dirty/rewrites.rs`) | set: `wb_lock`; cleared: folio lock |
 //! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
 //!
 //! # Invariants
@@ -194,7 +194,7 @@ impl FolioState {
 
     /// Clears a flag of the identity that was seen; whether it was set, and is cleared by this call.
     pub(crate) fn clear_of(&self, seen: Snapshot, flag: u64) -> bool {
-        // Relaxed, all: the exchange confirms what is read, and orders nothing (`filemap/uncached.rs`).
+        // Relaxed, all: the exchange confirms what is read, and orders nothing (`uncached.rs`).
         let mut now = Snapshot(self.0.load(Ordering::Relaxed));
         while now.has(flag) && now.version() == seen.version() {
             let (relaxed, cleared) = (Ordering::Relaxed, now.0 & !flag);

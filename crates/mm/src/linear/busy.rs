@@ -10,36 +10,25 @@
 //! it wait, which is bounded by the mapping's patience. It wants `i_rwsem` first, and `invalidate_lock` once it has
 //! that: who waits for the second while it has the first shared cannot be.
 //!
-//! Pins are waited for before any lock is taken: see `filemap::pin`.
+//! Pins are waited for before any lock is taken: see `pin.rs`.
 //!
 //! # Memory ordering
 //!
 //! Relaxed: a turn more or less.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::rank::{RankedMutexGuard, RankedReadGuard, RankedWriteGuard};
-use foliocache_sync::time::{Duration, Instant, sleep};
+use foliocache_sync::rank::{RankedMutexGuard, RankedWriteGuard};
+use foliocache_sync::time::Duration;
 
-use super::LinearFile;
-use crate::address_space::AddressSpace;
+use crate::dirty::WritebackState;
+use crate::file_locks::wait_for;
 use crate::folio::LockedFolio;
+use crate::mapped::MapError;
+use crate::records::{AddressSpace, LinearFile};
 use crate::types::PageIndex;
-use crate::vma::MapError;
-use crate::writeback::WritebackState;
 
 /// How long a mapping waits for each lock.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Between two tries at first, and later: an eighth of the wait so far.
-const POLL: Duration = Duration::from_micros(200);
-const LONG_POLL: Duration = Duration::from_millis(20);
-
-/// The locks that a mapping waits for and others would share.
-#[derive(Default)]
-pub(super) struct Wants {
-    i_rwsem: AtomicBool,
-    invalidate_lock: AtomicBool,
-}
 
 /// Says that a lock is wanted.
 struct Wanted<'a>(&'a AtomicBool);
@@ -54,19 +43,6 @@ impl<'a> Wanted<'a> {
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Tries until an attempt gives something, or `patience` is over.
-pub(crate) fn wait_for<G>(patience: Duration, mut attempt: impl FnMut() -> Option<G>) -> Option<G> {
-    let start = Instant::now();
-    loop {
-        let got = attempt();
-        let waited = start.elapsed();
-        if got.is_some() || waited >= patience {
-            return got;
-        }
-        sleep((waited / 8).clamp(POLL, LONG_POLL));
     }
 }
 
@@ -115,43 +91,5 @@ impl AddressSpace {
         wait_for_lock(attempt, || {
             format!("I/O or a lent slice at byte {}", page.pos())
         })
-    }
-
-    /// Takes `i_rwsem` shared.
-    pub(crate) fn share_i_rwsem(&self) -> RankedReadGuard<'_, ()> {
-        self.lock_unless_held_off(|| {
-            self.give_way(|wants| &wants.i_rwsem);
-            self.i_rwsem.read()
-        })
-    }
-
-    /// Takes `invalidate_lock` shared.
-    pub(crate) fn share_invalidate_lock(&self) -> RankedReadGuard<'_, ()> {
-        self.give_way(|wants| &wants.invalidate_lock);
-        self.invalidate_lock.read()
-    }
-
-    /// As [`AddressSpace::share_i_rwsem`], if that need not wait.
-    pub(crate) fn try_share_i_rwsem(&self) -> Option<RankedReadGuard<'_, ()>> {
-        let free = !self.is_wanted(|wants| &wants.i_rwsem);
-        let shared = free.then(|| self.i_rwsem.try_read()).flatten();
-        shared.filter(|_| !self.holds_off_writers())
-    }
-
-    /// As [`AddressSpace::share_invalidate_lock`], if that need not wait.
-    pub(crate) fn try_share_invalidate_lock(&self) -> Option<RankedReadGuard<'_, ()>> {
-        let free = !self.is_wanted(|wants| &wants.invalidate_lock);
-        free.then(|| self.invalidate_lock.try_read()).flatten()
-    }
-
-    fn is_wanted(&self, wanted: impl Fn(&Wants) -> &AtomicBool) -> bool {
-        let linear = self.linear.get();
-        linear.is_some_and(|linear| wanted(&linear.wants).load(Ordering::Relaxed))
-    }
-
-    fn give_way(&self, wanted: impl Fn(&Wants) -> &AtomicBool) {
-        while self.is_wanted(&wanted) {
-            sleep(POLL);
-        }
     }
 }

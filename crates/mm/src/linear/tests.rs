@@ -5,6 +5,7 @@ use super::*;
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::types::pages_for;
 use crate::{BackingDevInfo, BdiKind, Iocb, IovIter, MmConfig, ReadaheadState, Vma, VmaAccess};
+use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::thread;
 use foliocache_sync::time::{Duration, Instant, sleep};

@@ -18,9 +18,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use crate::address_space::AddressSpace;
 use crate::folio::{flag, grains};
-use crate::mm::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::vma::Vma;
 

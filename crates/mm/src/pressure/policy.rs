@@ -34,7 +34,7 @@ const MIB: u64 = 1 << 20;
 const STEPS: u64 = 16;
 
 /// Time without pressure before the cache grows again.
-pub(super) const CALM: Duration = Duration::from_secs(3);
+pub(crate) const CALM: Duration = Duration::from_secs(3);
 
 const GROWTH_PAUSE: Duration = Duration::from_millis(500);
 
@@ -66,14 +66,14 @@ fn reserve(level: &Level) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     /// What would go back to the system if the cache were gone, at least.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Least limit under which it can work, with what it cannot give up.
-    pub(super) floor: u64,
+    pub(crate) floor: u64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Policy {
-    pub(super) configured: u64,
+pub(crate) struct Policy {
+    pub(crate) configured: u64,
     /// What the outside leaves, in whole steps; `None` while that is no less than configured.
     cap: Option<u64>,
     /// What the last look found allowed, and by whom; `None` when nothing limits.
@@ -83,30 +83,30 @@ pub(super) struct Policy {
     last_growth: Duration,
     /// Stalls and time at the beginning of the current measurement.
     stalls_from: Option<(u64, Duration)>,
-    pub(super) steps_down: u64,
-    pub(super) steps_up: u64,
+    pub(crate) steps_down: u64,
+    pub(crate) steps_up: u64,
 }
 
 impl Policy {
-    pub(super) fn new(configured: u64) -> Self {
+    pub(crate) fn new(configured: u64) -> Self {
         Self {
             configured,
             ..Self::default()
         }
     }
 
-    pub(super) fn effective(&self) -> u64 {
+    pub(crate) fn effective(&self) -> u64 {
         self.cap
             .map_or(self.configured, |cap| cap.min(self.configured))
     }
 
     /// What holds the limit below the configured one.
-    pub(super) fn source(&self) -> Option<PressureSource> {
+    pub(crate) fn source(&self) -> Option<PressureSource> {
         self.source.filter(|_| self.effective() < self.configured)
     }
 
     /// The user asks for another limit; returns the one to keep.
-    pub(super) fn configure(&mut self, bytes: u64, floor: u64) -> u64 {
+    pub(crate) fn configure(&mut self, bytes: u64, floor: u64) -> u64 {
         self.configured = bytes;
         match (self.cap, self.allowed) {
             (Some(cap), _) if cap >= bytes => self.cap = None,
@@ -120,7 +120,7 @@ impl Policy {
     }
 
     /// Takes in what was seen at `now`; returns the limit to keep.
-    pub(super) fn observe(&mut self, now: Duration, seen: &Outside, held: Usage) -> u64 {
+    pub(crate) fn observe(&mut self, now: Duration, seen: &Outside, held: Usage) -> u64 {
         let before = self.effective();
         let tightest = seen
             .levels
@@ -149,7 +149,7 @@ impl Policy {
     }
 
     /// How long to wait for the next look, if the kernel does not say anything before.
-    pub(super) fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         let margin = self.configured / STEPS * 4;
         match (self.cap, self.allowed) {
             (Some(_), _) => PAUSES[2],

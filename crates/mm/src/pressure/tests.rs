@@ -2,7 +2,10 @@
 
 use super::policy::{CALM, Policy, Usage};
 use super::*;
+use crate::records::Mm;
 use crate::test_store::Sink;
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
 use foliocache_sys::pressure::{Level, LevelKind, Stalls};
 use proptest::prelude::*;
 

@@ -28,6 +28,9 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 use super::{FIRST_ENTRIES, FIRST_WINDOW};
 use crate::frames::Frames;
 
+/// Readahead may hold one part in this many of the frames, not yet used.
+pub(crate) const READAHEAD_PART: u64 = 8;
+
 /// Epochs after which a lease lapses, the current one counted.
 const EPOCHS: u64 = 4;
 

@@ -12,6 +12,7 @@
 //! be met twice before it counts, unless its requests are so large that one window more is little waste.
 
 use super::ReadaheadBudget;
+use super::request::Request;
 use super::stream::Shape;
 
 /// Misses remembered.
@@ -25,19 +26,6 @@ const LARGE_REQUEST: u64 = 8;
 
 /// Requests so far from a beginning that a first page of the file is taken for one.
 const FEW: usize = 4;
-
-/// Pages of a request, from where it missed to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) first: u64,
-    pub(super) last: u64,
-}
-
-impl Request {
-    pub(super) fn pages(self) -> u64 {
-        self.last - self.first + 1
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Miss {

@@ -48,20 +48,21 @@
 mod budget;
 mod history;
 mod passes;
+mod request;
 mod stream;
 mod streams;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-pub(crate) use budget::{ReadaheadBudget, ReadaheadFeedback};
+pub(crate) use budget::{READAHEAD_PART, ReadaheadBudget, ReadaheadFeedback};
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, OnceBox};
 
 use crate::types::PageIndex;
-use history::Request;
 use passes::Passes;
+use request::Request;
 use std::ops::Range;
 use streams::Streams;
 

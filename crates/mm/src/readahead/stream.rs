@@ -36,7 +36,7 @@
 //! 3. Windows lie inside the file and do not overlap within one call.
 
 use super::budget::Lease;
-use super::history::Request;
+use super::request::Request;
 use super::{FIRST_WINDOW, Limits, MAX_WINDOW, WAIT_MAX, Window};
 use crate::types::PageIndex;
 use std::ops::Range;

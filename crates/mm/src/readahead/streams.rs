@@ -9,7 +9,8 @@
 
 use foliocache_sync::Arc;
 
-use super::history::{self, History, Request};
+use super::history::{self, History};
+use super::request::Request;
 use super::stream::{Shape, Stream};
 use super::{FIRST_ENTRIES, Limits, MAX_STREAMS, ReadaheadBudget, Window};
 use crate::types::PageIndex;

@@ -23,10 +23,10 @@ use foliocache_sync::time::{Duration, Instant, coarse_monotonic_ms};
 use foliocache_sys::Errno;
 
 use super::MAX_TURNS;
-use super::given_up::GivenUp;
+use crate::counters::bump;
 use crate::frames::{BLOCK_FRAMES, BlockNumber, FrameKind};
-use crate::mm::Mm;
-use crate::stats::bump;
+use crate::records::Mm;
+use crate::shrinker::GivenUp;
 
 /// Frames evicted before the thread looks at the watermarks again.
 const BATCH: usize = 128;
@@ -61,7 +61,8 @@ struct Compaction {
 impl Mm {
     pub(crate) fn start_background(self: &Arc<Self>) -> Result<(), Errno> {
         let (name, mut compaction) = ("foliocache-reclaim", Compaction::default());
-        self.background
+        self.reclaimer
+            .worker
             .start(name, Some(PERIOD), self.panics(), self, move |mm, _| {
                 Some(mm.balance(&mut compaction))
             })
@@ -78,12 +79,14 @@ impl Mm {
         if let Some(windows) = self.windows.get() {
             windows.end_old_poison();
         }
-        let period = match self.give_back_excess(self.giving_back.try_lock()) {
+        let period = match self.give_back_excess(self.reclaimer.giving_back.try_lock()) {
             0 => PERIOD,
             _ => EXCESS_PERIOD,
         };
         // Callers evict pages themselves, and nobody waits for this (invariant 3 of `waiting`).
-        while self.frames.below_high(self.spare_for_compaction()) && !self.rounds.are_awaited() {
+        while self.frames.below_high(self.spare_for_compaction())
+            && !self.reclaimer.rounds.are_awaited()
+        {
             if self.balance_kinds() {
                 continue;
             }
@@ -107,7 +110,7 @@ impl Mm {
 
     /// The part of a round that callers wait for: what only the background reclaimer gives up.
     fn give_up_metadata(&self) {
-        let round = self.rounds.begin();
+        let round = self.reclaimer.rounds.begin();
         self.nodes.advance();
         let nodes = self.nodes.stats();
         if self.frames.below_high(0) && nodes.free > nodes.nodes / 2 {
@@ -159,7 +162,7 @@ impl Mm {
         if self.frames.take_fragmented() {
             let blocks = (self.frames.capacity() / u64::from(BLOCK_FRAMES) / SHARE).max(1);
             let whole = self.compact_blocks(blocks as usize, &mut compaction.left_alone);
-            bump(&self.compacted, whole);
+            bump(&self.events.compacted, whole);
         }
         compaction.next = start.checked_add(PAUSE.max(start.elapsed() * PART));
     }

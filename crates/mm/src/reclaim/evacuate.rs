@@ -24,12 +24,12 @@ use foliocache_sync::MutexGuard;
 use foliocache_sync::collections::HashSet;
 use foliocache_sync::time::{Duration, sleep};
 
+use crate::counters::bump;
 use crate::error::MmError;
 use crate::folio::{LockedFolio, Operation};
 use crate::frames::{BLOCK_SIZE, BlockNumber, FrameNumber, Frames};
-use crate::mm::Mm;
 use crate::owner;
-use crate::stats::bump;
+use crate::records::Mm;
 use crate::types::PAGE_SIZE;
 
 /// Sets of blocks in a row of which none could be emptied before the caller is told so.
@@ -83,9 +83,9 @@ impl Mm {
             return Err(MmError::LimitTooSmall { limit: bytes, min });
         }
         self.pressure.configure(&self.frames, bytes, self.held())?;
-        if self.give_back_excess(Some(self.giving_back.lock())) > 0 {
+        if self.give_back_excess(Some(self.reclaimer.giving_back.lock())) > 0 {
             self.log_holders("memory cannot be given back yet");
-            self.background.wake();
+            self.reclaimer.worker.wake();
         }
         Ok(())
     }
@@ -156,14 +156,14 @@ impl Mm {
             for block in held {
                 self.frames.unisolate(block);
                 skipped.insert(block);
-                bump(&self.skipped, 1);
+                bump(&self.events.skipped, 1);
             }
             if blocks.is_empty() {
                 continue;
             }
             let emptied = self.empty_blocks(&mut blocks, want - given);
             if emptied < want - given {
-                bump(&self.skipped, blocks.len() as u64);
+                bump(&self.events.skipped, blocks.len() as u64);
                 skipped.extend(blocks.iter().copied());
             }
             for block in blocks {

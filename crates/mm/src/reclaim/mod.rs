@@ -24,18 +24,11 @@
 
 mod background;
 mod evacuate;
-mod given_up;
-mod lru;
-mod shadow;
 mod shrinker;
 mod tables;
 mod waiting;
 
-pub use given_up::GivenUp;
-use lru::Evicted;
-pub(crate) use lru::Lru;
-pub use shrinker::Shrinker;
-pub(crate) use waiting::{Need, Rounds, Waiter};
+pub(crate) use waiting::{Need, Waiter};
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rank;
@@ -43,15 +36,16 @@ use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
 use std::time::Duration;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::shown;
-use crate::filemap::Passed;
+use crate::counters::bump;
+use crate::dirty::shown;
 use crate::folio::{LockedFolio, Operation, flag};
 use crate::frames::{FrameKind, Reservation, Ticket};
-use crate::mm::Mm;
 use crate::owner;
+use crate::queues::Evicted;
+use crate::records::{AddressSpace, Mm};
+use crate::relied::Passed;
+use crate::rounds::RECLAIM_WAIT;
 use crate::show::Bytes;
-use crate::stats::bump;
 use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
 
@@ -72,9 +66,6 @@ pub(crate) const METADATA_SLACK: u64 = 2 * foliocache_xarray::CHUNK_SIZE as u64;
 
 /// Rounds of eviction without enough frames of the kind that is wanted before the other kind gives some up.
 const PATIENCE: u32 = 4;
-
-/// How long a caller sleeps before it looks again whether others made room.
-pub(crate) const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
 /// Waits for the frames of `ticket`, not for long; whether they are there.
 ///
@@ -128,15 +119,12 @@ impl Mm {
     #[inline]
     fn look_ahead(&self) {
         if self.frames.below_low() || self.frames.block_wanted() {
-            self.background.wake();
+            self.reclaimer.worker.wake();
         }
     }
 
     fn tell_direct_reclaim(&self) {
-        if let Some(left_out) = self
-            .direct_reclaims_told
-            .admit((0, 0), coarse_monotonic_ms())
-        {
+        if let Some(left_out) = self.reclaimer.told.admit((0, 0), coarse_monotonic_ms()) {
             let (in_use, left_out) = (Bytes(self.usage().total_bytes()), shown(left_out));
             tracing::info!(%in_use, left_out, "memory is used up: callers evict pages themselves");
         }
@@ -145,7 +133,7 @@ impl Mm {
     #[cold]
     fn reserve_slow_path(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
         rank::might_sleep();
-        self.background.wake();
+        self.reclaimer.worker.wake();
         let mut ticket = self.frames.enqueue_of(kind, n);
         let (mut rounds, mut waiter) = (0, self.waiter(Need::Frames));
         loop {
@@ -155,7 +143,7 @@ impl Mm {
             // Enough for this one is on its way to those before it in the queue: were all to evict
             // until their turn comes, the cache would be empty by then.
             if self.frames.available_of(kind) < u64::from(n) {
-                bump(&self.direct_reclaims, 1);
+                bump(&self.events.direct_reclaims, 1);
                 self.tell_direct_reclaim();
                 rounds += 1;
                 if self.make_frames(kind, n, rounds) {
@@ -225,7 +213,7 @@ impl Mm {
     }
 
     /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, where nobody waits for them: what handles rely on
-    /// stays (`filemap/relied.rs`).
+    /// stays (`relied.rs`).
     pub(super) fn shrink_lru_ahead(&self, want: usize, budget: usize) -> usize {
         let passed = Passed::default();
         self.shrink_lru_but(want, budget, |locked| !passed.keeps(locked, false))

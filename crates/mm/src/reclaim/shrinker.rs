@@ -20,9 +20,9 @@ use foliocache_sync::time::{Duration, coarse_monotonic_ms};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 
-use super::given_up::GivenUp;
 use super::waiting::{Need, Waiter};
-use crate::mm::Mm;
+use crate::records::Mm;
+use crate::shrinker::{GivenUp, Shrinker};
 
 /// One of so many bytes of the bound is what the background reclaimer asks for, when the room for metadata is low, and the
 /// most that a caller asks for.
@@ -45,29 +45,11 @@ const RETRY_AFTER_MS: u64 = 20;
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
 const AGAIN_MS: u64 = 4;
 
-/// A cache of metadata.
-#[doc(alias = "shrinker")]
-pub trait Shrinker: Send + Sync {
-    /// Bytes charged for what it keeps. Cheap.
-    fn bytes(&self) -> u64;
-
-    /// Gives up about so many bytes of what is not in use, the least used first.
-    ///
-    /// Context: no read section, and no lock that the end of what is given up needs. May wait for RCU
-    /// readers; waits neither for memory nor for I/O.
-    fn shrink(&self, bytes: u64) -> GivenUp;
-
-    /// Bytes that are charged and that it keeps nothing for: room for its own. Cheap.
-    fn spare(&self) -> u64 {
-        0
-    }
-}
-
 impl Mm {
     /// Has a cache of metadata asked when memory is short, for as long as it lives.
     #[doc(alias = "register_shrinker")]
     pub fn add_shrinker(&self, shrinker: Weak<dyn Shrinker>) {
-        let mut shrinkers = self.shrinkers.lock();
+        let mut shrinkers = self.reclaimer.shrinkers.lock();
         shrinkers.retain(|shrinker| shrinker.strong_count() > 0);
         shrinkers.push(shrinker);
     }
@@ -85,7 +67,7 @@ impl Mm {
         bytes: u64,
         elsewhere: &dyn Fn() -> bool,
     ) -> Result<(), Errno> {
-        let favours_others = self.rounds.favour_others();
+        let favours_others = self.reclaimer.rounds.favour_others();
         if !favours_others && self.try_charge_metadata(bytes) {
             return Ok(());
         }
@@ -94,12 +76,13 @@ impl Mm {
             return Ok(());
         }
         let now = coarse_monotonic_ms();
-        if favours_others || now < self.no_metadata_until.load(Ordering::Relaxed) {
+        if favours_others || now < self.reclaimer.no_metadata_until.load(Ordering::Relaxed) {
             return Err(Errno::ENOMEM);
         }
         let charged = self.charge_before_names(bytes, elsewhere);
         if charged.is_err() {
-            self.no_metadata_until
+            self.reclaimer
+                .no_metadata_until
                 .store(now + RETRY_AFTER_MS, Ordering::Relaxed);
         }
         charged
@@ -152,9 +135,9 @@ impl Mm {
     /// Has the background reclaimer make room ahead where there is hardly any.
     fn wake_ahead(&self) {
         if self.metadata_is_short()
-            && coarse_monotonic_ms() >= self.no_ahead_until.load(Ordering::Relaxed)
+            && coarse_monotonic_ms() >= self.reclaimer.no_ahead_until.load(Ordering::Relaxed)
         {
-            self.background.wake();
+            self.reclaimer.worker.wake();
         }
     }
 
@@ -165,7 +148,7 @@ impl Mm {
 
     /// Whether metadata was refused a moment ago.
     pub fn metadata_was_refused(&self) -> bool {
-        coarse_monotonic_ms() < self.no_metadata_until.load(Ordering::Relaxed)
+        coarse_monotonic_ms() < self.reclaimer.no_metadata_until.load(Ordering::Relaxed)
     }
 
     /// The most that is asked for at once.
@@ -190,7 +173,8 @@ impl Mm {
             Some(_) => AGAIN_MS,
             None => RETRY_AFTER_MS,
         };
-        self.no_ahead_until
+        self.reclaimer
+            .no_ahead_until
             .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);
     }
 
@@ -239,7 +223,7 @@ impl Mm {
     }
 
     fn caches(&self) -> Vec<Arc<dyn Shrinker>> {
-        let shrinkers = self.shrinkers.lock();
+        let shrinkers = self.reclaimer.shrinkers.lock();
         shrinkers.iter().filter_map(Weak::upgrade).collect()
     }
 }

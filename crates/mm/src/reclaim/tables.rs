@@ -6,9 +6,8 @@
 //! have nearly a table each, and another one in each window. Tables without a page go first. Then metadata takes memory from
 //! pages, as far as it may. Then units with the fewest pages are emptied: what they have is evicted, and punched.
 
-use crate::address_space::AddressSpace;
 use crate::folio::Operation;
-use crate::mm::Mm;
+use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 use std::ops::Range;
 

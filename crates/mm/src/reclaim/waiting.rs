@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The last look comes after the round: what others gave back meanwhile counts. No number of rounds or looks ends a wait.
-//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`]), what others may give
-//! back of their own accord ([`Need`]), and the end of a round that a store holds up ([`LONGEST_ROUND`]).
+//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`](crate::GivenUp::more)), what others may give
+//! back of their own accord ([`Need`]), and the end of a round that a store holds up (half a minute, `rounds.rs`).
 //!
 //! # Invariants
 //!
@@ -28,159 +28,22 @@
 //! # Locking
 //!
 //! *Protects*: the numbers. *Order*: leaf. *May block*: [`Waiter::refused`], until a round ends. The round takes the locks
-//! of [`Shrinker::shrink`](super::Shrinker::shrink), so the caller holds none of them.
+//! of [`Shrinker::shrink`](crate::Shrinker::shrink), so the caller holds none of them.
 //!
 //! # Memory ordering
 //!
 //! `favoured_until` is a hint: Relaxed.
 
-use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::thread::{self, ThreadId};
-use foliocache_sync::time::{self, Duration, Instant, coarse_monotonic_ms, sleep};
-use foliocache_sync::{Condvar, Mutex, rank};
+use foliocache_sync::atomic::Ordering;
+use foliocache_sync::rank;
+use foliocache_sync::time::{self, Duration, Instant, sleep};
 use foliocache_sys::Errno;
 
-use super::given_up::GivenUp;
-use crate::charge::MetadataCharge;
-use crate::mm::Mm;
-
-/// How long a caller waits for a round at most: a store that does not answer may hold the reclaimer up for ever.
-const LONGEST_ROUND: Duration = Duration::from_secs(30);
+use crate::records::Mm;
+use crate::rounds::{Found, PATIENCE};
 
 /// First and longest pause between two rounds while more is on its way.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
-
-/// How long what a round gave up is kept from names that can be done without, in milliseconds.
-const FAVOURED_MS: u64 = 20;
-
-/// The rounds of a cache's background reclaimer.
-#[derive(Debug, Default)]
-pub(crate) struct Rounds {
-    state: Mutex<State>,
-    ended: Condvar,
-    /// Until when callers that waited have what a round gave up to themselves, in coarse milliseconds.
-    favoured_until: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    reclaimer: Option<ThreadId>,
-    begun: u64,
-    ended: u64,
-    /// The latest round that a caller asked for.
-    asked: u64,
-    /// The latest rounds that gave something up, and that left more on its way.
-    freed_in: u64,
-    more_in: u64,
-}
-
-impl State {
-    /// What the rounds from `first` on found.
-    fn found_since(&self, first: u64) -> Found {
-        match () {
-            () if self.freed_in >= first => Found::Memory,
-            () if self.more_in >= first => Found::More,
-            () => Found::Nothing,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    Memory,
-    More,
-    Nothing,
-}
-
-/// A round of the reclaimer; ends as it is dropped. One that panicked has not found out whether there is more.
-pub(super) struct Round<'a> {
-    rounds: &'a Rounds,
-    given: GivenUp,
-    /// Somebody waits for it.
-    pub(super) is_awaited: bool,
-}
-
-impl Round<'_> {
-    pub(super) fn end(mut self, given: GivenUp) {
-        self.given = given;
-    }
-}
-
-impl Drop for Round<'_> {
-    fn drop(&mut self) {
-        let mut state = self.rounds.state.lock();
-        state.ended = state.begun;
-        if self.given.bytes > 0 {
-            state.freed_in = state.ended;
-        }
-        if self.given.more {
-            state.more_in = state.ended;
-        }
-        if self.is_awaited && self.given.bytes > 0 {
-            let until = coarse_monotonic_ms() + FAVOURED_MS;
-            // Relaxed: see the module's header.
-            self.rounds.favoured_until.store(until, Ordering::Relaxed);
-        }
-        drop(state);
-        self.rounds.ended.notify_all();
-    }
-}
-
-impl Rounds {
-    /// Begins a round. Context: the background reclaimer.
-    pub(super) fn begin(&self) -> Round<'_> {
-        let mut state = self.state.lock();
-        state.reclaimer = Some(thread::current().id());
-        state.begun += 1;
-        Round {
-            rounds: self,
-            given: GivenUp {
-                bytes: 0,
-                more: true,
-            },
-            is_awaited: state.asked >= state.begun,
-        }
-    }
-
-    /// Whether somebody waits for a round that has not ended.
-    pub(super) fn are_awaited(&self) -> bool {
-        let state = self.state.lock();
-        state.asked > state.ended
-    }
-
-    /// Whether what was given up a moment ago is for callers that waited for it.
-    pub(super) fn favour_others(&self) -> bool {
-        // Relaxed: see the module's header.
-        let until = self.favoured_until.load(Ordering::Relaxed);
-        until > 0 && coarse_monotonic_ms() < until
-    }
-
-    /// Waits for a round that begins after the call, which `wake` asks for.
-    fn wait(&self, wake: impl FnOnce()) -> Found {
-        let asked = {
-            let mut state = self.state.lock();
-            if state.reclaimer == Some(thread::current().id()) {
-                return Found::Nothing;
-            }
-            state.asked = state.begun + 1;
-            state.asked
-        };
-        wake();
-        let start = Instant::now();
-        let mut state = self.state.lock();
-        while state.ended < asked {
-            let left = LONGEST_ROUND.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            state = match time::passes() {
-                true => self.ended.wait_timeout(state, left).0,
-                false => self.ended.wait(state),
-            };
-        }
-        state.found_since(asked)
-    }
-}
 
 /// What a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +74,7 @@ pub(crate) struct Waiter<'a> {
 impl Mm {
     /// For a caller that needs memory.
     pub(crate) fn waiter(&self, need: Need) -> Waiter<'_> {
-        Waiter::new(self, need, MetadataCharge::PATIENCE)
+        Waiter::new(self, need, PATIENCE)
     }
 }
 
@@ -233,7 +96,7 @@ impl<'a> Waiter<'a> {
     /// Pages were evicted, and more are needed. Names that hold more than their share are to go, too.
     pub(crate) fn evicted(&mut self) {
         self.go_on();
-        self.mm.background.wake();
+        self.mm.reclaimer.worker.wake();
     }
 
     /// Something was made free: the wait begins anew.
@@ -246,7 +109,7 @@ impl<'a> Waiter<'a> {
     pub(crate) fn held_up(&mut self) {
         self.is_last = false;
         let Some(since) = self.since else {
-            self.mm.background.wake();
+            self.mm.reclaimer.worker.wake();
             self.since = Some(Instant::now());
             return;
         };
@@ -258,7 +121,7 @@ impl<'a> Waiter<'a> {
 
     /// Waits for a round after a look that found neither memory nor a page to evict.
     ///
-    /// Context: **sleeps**; no lock that [`Shrinker::shrink`](super::Shrinker::shrink) takes, no read section.
+    /// Context: **sleeps**; no lock that [`Shrinker::shrink`](crate::Shrinker::shrink) takes, no read section.
     ///
     /// # Errors
     /// `ENOMEM` if there was nothing left before that look, which was the last.
@@ -300,7 +163,10 @@ impl<'a> Waiter<'a> {
         }
         rank::might_sleep();
         self.has_waited = true;
-        self.mm.rounds.wait(|| self.mm.background.wake())
+        self.mm
+            .reclaimer
+            .rounds
+            .wait(|| self.mm.reclaimer.worker.wake())
     }
 }
 
@@ -308,80 +174,11 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if self.has_waited {
             // Relaxed: see the module's header.
-            self.mm.rounds.favoured_until.store(0, Ordering::Relaxed);
+            self.mm
+                .reclaimer
+                .rounds
+                .favoured_until
+                .store(0, Ordering::Relaxed);
         }
-    }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use foliocache_sync::Arc;
-    use foliocache_sync::atomic::AtomicBool;
-
-    const NOTHING: GivenUp = GivenUp {
-        bytes: 0,
-        more: false,
-    };
-    const SOME: GivenUp = GivenUp {
-        bytes: 1,
-        more: false,
-    };
-
-    /// Waits until somebody waits for the next round.
-    fn until_awaited(rounds: &Rounds) {
-        while !rounds.are_awaited() {
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn a_round_that_began_before_the_request_does_not_count() {
-        let rounds = Arc::new(Rounds::default());
-        thread::scope(|scope| {
-            let reclaimer = {
-                let rounds = Arc::clone(&rounds);
-                let (asked, ended) = (Arc::new(AtomicBool::new(false)), rounds.clone());
-                let before = scope.spawn({
-                    let asked = Arc::clone(&asked);
-                    move || {
-                        let early = ended.begin();
-                        asked.store(true, Ordering::Release);
-                        until_awaited(&ended);
-                        early.end(NOTHING);
-                        ended.begin().end(SOME);
-                    }
-                });
-                while !asked.load(Ordering::Acquire) {
-                    thread::yield_now();
-                }
-                before
-            };
-            assert_eq!(rounds.wait(|| ()), Found::Memory);
-            reclaimer.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn a_round_that_ends_early_leaves_the_question_open() {
-        let rounds = Rounds::default();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| rounds.wait(|| ()));
-            until_awaited(&rounds);
-            drop(rounds.begin());
-            assert_eq!(waiter.join().unwrap(), Found::More);
-            let waiter = scope.spawn(|| rounds.wait(|| ()));
-            until_awaited(&rounds);
-            rounds.begin().end(NOTHING);
-            assert_eq!(waiter.join().unwrap(), Found::Nothing);
-        });
-    }
-
-    #[test]
-    fn the_reclaimer_does_not_wait_for_itself() {
-        let rounds = Rounds::default();
-        let round = rounds.begin();
-        assert_eq!(rounds.wait(|| unreachable!()), Found::Nothing);
-        drop(round);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::{FileStats, MmStats, UncachedStats};
-use crate::bdi::ThrottleStats;
+use super::MmStats;
+use crate::counters::{FileStats, UncachedStats};
+use crate::dirty::ThrottleStats;
 use crate::frames::FrameUsage;
 use crate::pressure::{PressureSource, PressureStats};
 use crate::show::{Bytes, Count, Time, lines, pages};

@@ -1,305 +1,29 @@
-//! The area that all windows of a cache lie in, and who resolves their faults.
+//! The area that all windows of a cache lie in: windows come and go, and page tables without a page are given back.
 //!
 //! # Locking
 //!
-//! `state` *protects* which addresses are taken. *Order*: leaf. `Mm::making_windows` is held while the area is
-//! reserved. *May block*: the system calls.
+//! `state` *protects* which addresses are taken. *Order*: leaf. *May block*: the system calls.
 //!
 //! # Safety
 //!
-//! As in the parent: a place in the area is one window's alone, whose addresses nobody uses when it goes.
+//! The memory behind a window belongs to folios, whose holders expect stores at any time while they are mapped. A
+//! window's addresses are used by the program only while it has the [`Vma`](crate::Vma). A place in the area is one window's alone,
+//! whose addresses nobody uses when it goes.
 #![allow(unsafe_code)]
 
-use super::Window;
-use super::listener::Listener;
-use super::streams::Streams;
-use crate::address_space::AddressSpace;
-use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Runs, Tables};
-use crate::linear::LinearFile;
-use crate::mm::Mm;
-use crate::paging::{Userfaultfd, WindowArea};
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Tables};
+use crate::mapped::{LockedAccess, MapError, Streams, VmaAccess};
 use crate::readahead::ReadaheadState;
+use crate::records::{AddressSpace, LinearFile, Mm, Window, Windows};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
-use crate::vma::{LockedAccess, MapError, VmaAccess};
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::workers::{Limits, Workers};
-use foliocache_sync::{Arc, Mutex, Weak, rcu};
 use foliocache_sys::Errno;
-use foliocache_sys::event::Event;
-use foliocache_sys::memory::{WindowAccess, room_for_mappings, spare_addresses};
-use foliocache_sys::userfaultfd::{Handler, InlineFaults, ResolveFault, resolve_inline};
-use foliocache_sys::windows::{Announced, announce};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
+use foliocache_sys::memory::WindowAccess;
 use std::ops::Range;
 
-/// Addresses for windows, at most.
-const AREA: usize = 16 << 40;
-
-/// Most threads that resolve faults, where the program's own do not: so many may wait for I/O, or their share of the
-/// dirty limit, at a time.
-const FAULT_THREADS: usize = 64;
-
-/// Mappings that a new thread takes, at most: its stacks with their guards, and what its allocator begins with.
-const THREAD_MAPPINGS: usize = 16;
-
-/// How long a thread stays that has nothing to do.
-const IDLE_THREAD: Duration = Duration::from_secs(1);
-
-/// How long a page that could not be had stays unreadable before it is tried again.
-const POISON_TIME: Duration = Duration::from_secs(1);
-
-/// How long a page is known to have been refused once: who waits for it touches it again at once.
-const REFUSAL_TIME: Duration = Duration::from_secs(10);
-
-/// How faults of mapped files are resolved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum FaultMode {
-    /// By threads of the cache, 64 at most, while the touching thread sleeps. System calls may use addresses of a mapping. Needs
-    /// `CAP_SYS_PTRACE`, or `vm.unprivileged_userfaultfd` = 1, or access to `/dev/userfaultfd`; without, making a mapping fails with
-    /// `EPERM`.
-    #[default]
-    Thread,
-    /// By the touching thread, in a handler of SIGBUS: six times as fast for single pages, as fast for 2 MiB. A system call on an address whose page is not
-    /// mapped fails with `EFAULT`.
-    Inline,
-}
-
-/// The windows of a cache.
-pub(crate) struct Windows {
-    pub(crate) area: WindowArea,
-    pub(super) faults: Arc<Userfaultfd>,
-    mode: FaultMode,
-    state: RankedRwLock<State>,
-    /// Pages that could not be had, by their addresses.
-    refused: RankedMutex<BTreeMap<usize, Refusal>>,
-    workers: Workers<Arc<Listener>>,
-    stop: Arc<Event>,
-    announced: Mutex<Option<Announced>>,
-    inline: Mutex<Option<InlineFaults>>,
-}
-
-/// A page that could not be had.
-struct Refusal {
-    since: Instant,
-    end: usize,
-    /// It is unreadable, as it was refused more than once.
-    poisoned: bool,
-}
-
-/// Resolves faults on the threads that touch the pages.
-struct Resolver(Weak<Mm>);
-
-impl ResolveFault for Resolver {
-    fn resolve(&self, address: usize, write: bool) -> bool {
-        // Locks are looked for before. A panic ends the process here.
-        assert!(
-            !rcu::in_read_section(),
-            "a mapping was touched inside a call of the cache, by a signal handler or a callback"
-        );
-        // The program has a mapping, which keeps the cache; or it touches addresses of none.
-        self.0
-            .upgrade()
-            .is_some_and(|mm| mm.windows().resolve(address, write))
-    }
-}
-
-impl fmt::Debug for Windows {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Windows")
-            .field("mode", &self.mode)
-            .finish_non_exhaustive()
-    }
-}
-
-struct State {
-    /// Units of 2 MiB of the area that are free.
-    free: Runs,
-    /// By the first unit.
-    windows: BTreeMap<u32, Arc<Window>>,
-    /// Where the next search for page tables begins: a window, by its first unit, and a table of it.
-    hand: (u32, u32),
-}
-
 impl Windows {
-    fn new(mm: &Arc<Mm>) -> Result<Self, MapError> {
-        let mode = mm.config.fault_mode;
-        let handler = match mode {
-            FaultMode::Thread => Handler::Thread,
-            FaultMode::Inline => Handler::Signal,
-        };
-        let faults = Arc::new(Userfaultfd::open(handler)?);
-        let area = WindowArea::reserve(spare_addresses(AREA))?;
-        let units = (area.addresses().len() / BLOCK_SIZE) as u32;
-        let state = State {
-            free: Runs::new(0..units),
-            windows: BTreeMap::new(),
-            hand: (0, 0),
-        };
-        let limits = Limits {
-            name: "foliocache-fault",
-            lanes: vec![FAULT_THREADS],
-            threads: FAULT_THREADS,
-            idle: IDLE_THREAD,
-        };
-        let windows = Self {
-            area,
-            faults,
-            mode,
-            state: RankedRwLock::new(Rank::Leaf, state),
-            refused: RankedMutex::new(Rank::Leaf, BTreeMap::new()),
-            workers: Workers::new(limits, mm.panics(), Listener::run),
-            stop: Arc::new(Event::new()?),
-            announced: Mutex::new(None),
-            inline: Mutex::new(None),
-        };
-        windows.start(mm)?;
-        Ok(windows)
-    }
-
-    fn start(&self, mm: &Arc<Mm>) -> Result<(), MapError> {
-        if cfg!(shuttle) {
-            // Whoever touches a page resolves the fault.
-            return Ok(());
-        }
-        if self.mode == FaultMode::Inline {
-            let resolver = Box::new(Resolver(Arc::downgrade(mm)));
-            *self.inline.lock() = Some(resolve_inline(self.area.addresses(), resolver)?);
-            return Ok(());
-        }
-        *self.announced.lock() = Some(announce(self.area.addresses()));
-        let listener = Listener::new(mm, &self.faults, &self.stop);
-        self.listen(Arc::new(listener))
-            .map_err(|error| Errno::from(error).into())
-    }
-
-    /// Has one more thread take faults, if there may be one.
-    pub(super) fn listen(&self, listener: Arc<Listener>) -> io::Result<()> {
-        if !room_for_mappings(THREAD_MAPPINGS) {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        let submitted = self.workers.submit(0, listener);
-        submitted.map_err(|none| none.error)
-    }
-
-    /// Ends the resolving of faults. Context: there is no window any more.
-    pub(crate) fn stop(&self) {
-        *self.inline.lock() = None;
-        *self.announced.lock() = None;
-        self.stop.set();
-        self.workers.stop();
-    }
-
-    /// The window that has an address, and the page there.
-    fn find(&self, address: usize) -> Option<(Arc<Window>, PageIndex)> {
-        let unit = (address.checked_sub(self.area.addresses().start)? / BLOCK_SIZE) as u32;
-        let state = self.state.read();
-        let (_, window) = state.windows.range(..=unit).next_back()?;
-        let page = match window.huge {
-            // The kernel names the beginning of the huge page, perhaps.
-            true => address.saturating_sub(window.address) / PAGE_SIZE,
-            false => address.checked_sub(window.address)? / PAGE_SIZE,
-        };
-        let page = PageIndex(window.pages.start + page as u64);
-        (page.0 < window.pages.end).then(|| (Arc::clone(window), page))
-    }
-
-    /// Resolves a fault in a thread of the cache's.
-    ///
-    /// One touch may be told of twice. The second time may be late, when nobody waits any more, the addresses are another
-    /// window's, or the store fails that did not. So of a page that cannot be had the touch is tried again: whoever waits
-    /// comes back, and is refused the second time.
-    pub(crate) fn resolve_for(&self, address: usize, write: bool) {
-        let found = self.find(address);
-        let page = match &found {
-            Some((window, page)) => window.around(page.0),
-            None => address..address + PAGE_SIZE,
-        };
-        let again = self.refused.lock().contains_key(&page.start);
-        let resolved = match &found {
-            Some((window, at)) => window.resolve(*at, write),
-            None => Err(Errno::EFAULT),
-        };
-        let Err(error) = resolved else {
-            // Whoever mapped the page woke the one that touched it. Another wake might meet its next touch: of that
-            // a store would be resolved twice, the second time perhaps after its sync.
-            return;
-        };
-        if let Some((window, at)) = found
-            && let Some(mapping) = window.mapping.upgrade()
-            && let Some(linear) = mapping.linear.get()
-        {
-            // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
-            // which would stand in the way.
-            let windows = linear.windows.write();
-            // If the file grows later, that ends the poison; if it has, the touch is tried again.
-            let grew = error == Errno::EFAULT && mapping.has_page(at);
-            if !grew && windows.iter().any(|listed| Arc::ptr_eq(listed, &window)) {
-                if again {
-                    // The touch is SIGBUS then.
-                    let _ = self.area.zap(self.offset(page.clone()));
-                    let _ = self.faults.allow_writes(page.clone());
-                    self.faults.poison(page.clone());
-                }
-                let refusal = Refusal {
-                    since: Instant::now(),
-                    end: page.end,
-                    poisoned: again,
-                };
-                self.refused.lock().insert(page.start, refusal);
-            }
-        }
-        let _ = self.faults.wake(page);
-    }
-
-    /// Resolves a fault of a window; false where the touch is an error of the program's or of the store's.
-    pub(crate) fn resolve(&self, address: usize, write: bool) -> bool {
-        let found = self.find(address);
-        found.is_some_and(|(window, page)| window.resolve(page, write).is_ok())
-    }
-
-    /// Lets pages be tried again that could not be had a while ago.
-    pub(crate) fn end_old_poison(&self) {
-        self.end_poison(|refusal, _| {
-            let time = if refusal.poisoned {
-                POISON_TIME
-            } else {
-                REFUSAL_TIME
-            };
-            refusal.since.elapsed() >= time
-        });
-    }
-
-    /// Lets pages at some addresses be tried again that could not be had.
-    pub(super) fn end_poison_at(&self, addresses: &Range<usize>) {
-        self.end_poison(|_, page| page.start < addresses.end && addresses.start < page.end);
-    }
-
-    fn end_poison(&self, over: impl Fn(&Refusal, &Range<usize>) -> bool) {
-        let mut ended = Vec::new();
-        self.refused.lock().retain(|&start, refusal| {
-            let page = start..refusal.end;
-            let stays = !over(refusal, &page);
-            if !stays && refusal.poisoned {
-                ended.push(page);
-            }
-            stays
-        });
-        for page in ended {
-            let _ = self.area.zap(self.offset(page));
-        }
-    }
-
-    /// Addresses, from the beginning of the area on.
-    pub(super) fn offset(&self, addresses: Range<usize>) -> Range<usize> {
-        let start = self.area.addresses().start;
-        addresses.start - start..addresses.end - start
-    }
-
     /// Makes a window onto pages of a file that have linear frames.
     ///
     /// # Errors
@@ -426,27 +150,5 @@ impl Windows {
             return;
         }
         self.state.write().free.give_back(units.clone());
-    }
-}
-
-impl Mm {
-    /// The windows of the cache. Context: there is one, or was.
-    pub(crate) fn windows(&self) -> &Windows {
-        self.windows.get().expect("a file was mapped")
-    }
-
-    /// The windows of the cache, made ready by the first call.
-    ///
-    /// # Errors
-    /// See [`MapError`].
-    pub(crate) fn ready_windows(self: &Arc<Self>) -> Result<&Windows, MapError> {
-        let _alone = self.making_windows.lock();
-        match self.windows.get() {
-            Some(windows) => Ok(windows),
-            None => {
-                let windows = Windows::new(self)?;
-                Ok(self.windows.get_or_init(|| windows))
-            }
-        }
     }
 }

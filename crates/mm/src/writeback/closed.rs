@@ -20,31 +20,17 @@
 //!
 //! *Protects*: the list. *Order*: as the list of dirty files. *May block*: no.
 
+use foliocache_sync::Arc;
 use foliocache_sync::time::Duration;
 use foliocache_sync::time::monotonic_ns;
-use foliocache_sync::{Arc, Weak};
-use std::collections::BTreeMap;
-use std::ops::Range;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::BackingDevInfo;
-use crate::stats::Count;
+use crate::counters::Count;
+use crate::dirty::ClosedFile;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::pages_for;
 
 /// From the close to the write, at most, if the store is not busy.
 const MOMENT: Duration = Duration::from_millis(50);
-
-/// A file, and the pages that are not written yet.
-type ClosedFile = (Weak<AddressSpace>, Range<u64>);
-
-/// Closed files that are to be written.
-#[derive(Debug, Default)]
-pub(crate) struct Closed {
-    /// By their numbers.
-    files: BTreeMap<u64, ClosedFile>,
-    /// When the first of them was closed, in nanoseconds of the monotonic clock.
-    since: u64,
-}
 
 impl AddressSpace {
     /// Has the flusher write what is dirty, within some ten milliseconds. It is with the store then, and not durable. Does
@@ -69,7 +55,7 @@ impl AddressSpace {
 
 impl BackingDevInfo {
     /// Lists a file; whether no other was listed. The flusher comes by itself for the others.
-    fn list_closed(&self, id: u64, file: ClosedFile, since: u64) -> bool {
+    fn list_closed(&self, id: u64, file: ClosedFile<AddressSpace>, since: u64) -> bool {
         let mut closed = self.closed.lock();
         let first = closed.files.is_empty();
         if first {
@@ -119,7 +105,7 @@ impl BackingDevInfo {
     }
 
     /// Lists a file for its next turn, unless it was closed again meanwhile: then all of it is listed.
-    fn relist_closed(&self, id: u64, file: ClosedFile, since: u64) {
+    fn relist_closed(&self, id: u64, file: ClosedFile<AddressSpace>, since: u64) {
         let mut closed = self.closed.lock();
         closed.since = since;
         closed.files.entry(id).or_insert(file);

@@ -38,56 +38,11 @@ use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 
 use super::{SIZE_NOT_KNOWN, XA_BATCH};
-use crate::address_space::AddressSpace;
+use crate::counters::Count;
+use crate::dirty::{FlushState, Ticket, UNSTABLE};
 use crate::folio::{LockedFolio, flag, grains};
-use crate::stats::Count;
+use crate::records::AddressSpace;
 use crate::types::PageIndex;
-
-/// The marks of unstable folios, by the lowest bit of their generation.
-const UNSTABLE: [Mark; 2] = [Mark::UnstableEven, Mark::UnstableOdd];
-
-/// What `wb_lock` protects of a file's flushes.
-#[derive(Debug, Default)]
-pub(super) struct Generations {
-    /// Flushes that have begun: the generation of writes that end now. Wraps; nobody waits for as
-    /// many flushes as that takes.
-    begun: u32,
-    /// Flushes that failed. Wraps: what counts is whether it changed.
-    failures: u32,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct FlushState {
-    /// The number of the last flush that succeeded.
-    done: u32,
-    failures: u32,
-    error: Option<Errno>,
-}
-
-/// What a caller whose writes have ended needs to be durable.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ticket {
-    /// A flush of this number or a later one has to succeed.
-    flush: u32,
-    /// And none may fail any more: there were so many failures.
-    failures: u32,
-}
-
-impl Generations {
-    /// For writes that have ended.
-    pub(super) fn ticket(&self) -> Ticket {
-        Ticket {
-            flush: self.begun.wrapping_add(1),
-            failures: self.failures,
-        }
-    }
-
-    /// The mark of what is written now, and that of the generation before.
-    pub(super) fn marks(&self) -> (Mark, Mark) {
-        let now = (self.begun & 1) as usize;
-        (UNSTABLE[now], UNSTABLE[1 - now])
-    }
-}
 
 /// A flush that runs. Dropped before it succeeded, by a panic of the store too, it has failed.
 struct Running<'a> {
@@ -158,7 +113,7 @@ impl AddressSpace {
         self.bdi().set_error(flushed.err().or(self.failed_error()));
         drop(state);
         if self.mm().frames.below_low() {
-            self.mm().background.wake();
+            self.mm().reclaimer.worker.wake();
         }
         flushed
     }

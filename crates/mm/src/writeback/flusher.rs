@@ -16,9 +16,9 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::{Duration, monotonic_ns};
 use foliocache_sys::Errno;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::{BackingDevInfo, SHORTEST_TURN, flush_due};
-use crate::stats::Count;
+use crate::counters::Count;
+use crate::dirty::{SHORTEST_TURN, flush_due};
+use crate::records::{AddressSpace, BackingDevInfo};
 
 const NAME: &str = "foliocache-flush";
 
@@ -145,11 +145,11 @@ pub(super) fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::bdi::BdiKind;
     use crate::folio::flag;
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
-    use crate::mm::{Mm, MmConfig};
+    use crate::records::BdiKind;
+    use crate::records::{Mm, MmConfig};
     use crate::test_store::Sink;
     use crate::types::PageIndex;
     use foliocache_sync::Weak;

@@ -2,28 +2,17 @@
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::rank::RankedMutexGuard;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
-use crate::bdi::BackingDevInfo;
+use crate::counters::Count;
+use crate::dirty::{Groups, WritebackState};
 use crate::errseq::ErrSeqCursor;
 use crate::folio::{Folio, LockedFolio, Operation, flag, grains};
-use crate::stats::Count;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::{PageIndex, pages_for};
-use crate::writeback::{Groups, Pass, SIZE_NOT_KNOWN, WritebackState};
-
-/// See [`AddressSpace::awaited`].
-pub(crate) struct Awaited<'a>(&'a AddressSpace);
-
-impl Drop for Awaited<'_> {
-    fn drop(&mut self) {
-        // Relaxed: as above.
-        self.0.awaited.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+use crate::writeback::{Pass, SIZE_NOT_KNOWN};
 
 /// The bytes of any file.
 const ALL: Range<u64> = 0..u64::MAX;
@@ -157,26 +146,6 @@ impl AddressSpace {
             self.store_size(&mut wb)?;
         }
         self.write_and_flush(bytes)
-    }
-
-    /// `wb_lock`, for who makes the file durable: the flusher lets go of it, and does not take it
-    /// again meanwhile, which it could do for ever, so fast is it back.
-    pub(crate) fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
-        let _awaited = self.awaited();
-        self.wb_lock.lock()
-    }
-
-    /// Has the flusher let go of `wb_lock` until the value is dropped.
-    pub(crate) fn awaited(&self) -> Awaited<'_> {
-        // Relaxed: the lock orders what matters; a flusher that sees it late does a write more.
-        self.awaited.fetch_add(1, Ordering::Relaxed);
-        Awaited(self)
-    }
-
-    /// Whether somebody waits for `wb_lock` to make the file durable.
-    pub(super) fn is_awaited(&self) -> bool {
-        // Relaxed: as above.
-        self.awaited.load(Ordering::Relaxed) > 0
     }
 
     /// Gives the backing file the size of this one, where it is not known to have it.
@@ -351,5 +320,17 @@ impl BackingDevInfo {
             .iter()
             .map(|file| (file.ops.describe(), file.discard_dirty()))
             .collect()
+    }
+}
+
+impl AddressSpace {
+    /// What is left to do once folios were removed whatever their state.
+    pub(crate) fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
+        if self.counts.get(Count::Failed) == 0 {
+            // What is dirty now need not wait for the retry of what is gone.
+            wb.note(Ok(()));
+            self.bdi().set_error(None);
+        }
+        self.bdi().note_progress(self);
     }
 }

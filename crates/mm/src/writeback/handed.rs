@@ -13,31 +13,17 @@
 //!
 //! *Protects*: the ranges. *Order*: as the list of dirty files. *May block*: no.
 
-use foliocache_sync::{Arc, Weak};
-use std::collections::BTreeMap;
+use foliocache_sync::Arc;
 use std::ops::Range;
 
 use super::Pass;
-use crate::address_space::AddressSpace;
-use crate::bdi::BackingDevInfo;
-use crate::stats::Count;
+use crate::counters::Count;
+use crate::dirty::HandedFile;
+use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::PageIndex;
 
 /// Pages for which the flusher is woken.
 const WORTH_A_ROUND: u64 = 256;
-
-/// By the file's number.
-pub(crate) type Handed = BTreeMap<u64, HandedFile>;
-
-/// What was handed over of one file and not begun.
-#[derive(Debug)]
-pub(crate) struct HandedFile {
-    file: Weak<AddressSpace>,
-    /// The pages around all of it.
-    pages: Range<u64>,
-    /// How many pages it is, those written twice counted twice.
-    nr_pages: u64,
-}
 
 impl BackingDevInfo {
     /// Hands pages of a file to the flusher.

@@ -28,40 +28,33 @@
 //! I/O. Folio locks are held only to change states, never over I/O.
 
 mod closed;
+mod device;
 mod flush;
 mod flusher;
 mod fsync;
-mod group;
 mod handed;
+mod room;
 mod run;
 mod wait;
 
-pub(crate) use closed::Closed;
-pub(crate) use flush::FlushState;
-pub(crate) use group::Groups;
-pub(crate) use handed::Handed;
+pub(crate) use room::ReservedSpace;
 use run::Choice;
-pub(crate) use run::STABLE_BYTES;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::monotonic_ns;
 use foliocache_sys::Errno;
 use std::ops::Range;
-use std::time::Duration;
 
-use crate::address_space::AddressSpace;
+use crate::counters::Count;
+use crate::dirty::WritebackState;
 use crate::folio::{LockedFolio, flag};
 use crate::frames::BLOCK_FRAMES;
-use crate::stats::Count;
+use crate::records::AddressSpace;
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
 /// Entries handled under one hold of `xa_lock`.
 const XA_BATCH: usize = 256;
-
-/// Waiting time before the first retry of a failed write; doubles up to `MAX_BACKOFF`.
-const FIRST_BACKOFF: Duration = Duration::from_millis(500);
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// How often a failed write is halved though both halves fail: enough to find several bad spots
 /// in one run, and a bound on what a dead store is asked in vain.
@@ -91,50 +84,6 @@ impl Pass {
 
 /// Longer than any file, so that a write of known length leaves it.
 const SIZE_NOT_KNOWN: u64 = u64::MAX;
-
-/// What `wb_lock` protects beside the folios' states.
-#[derive(Debug, Default)]
-pub(crate) struct WritebackState {
-    /// Where the flusher goes on in a large file.
-    next: PageIndex,
-    /// When the flusher's pass through the file began that it is in.
-    pass_began: u64,
-    /// When the last pass began that came to the end, anybody's: what is older is written.
-    passed: u64,
-    failures: u32,
-    /// The flusher leaves what failed alone until then, a time of [`monotonic_ns`].
-    retry_at: u64,
-    flushes: flush::Generations,
-    /// The size that the backing file is known to have at least, and never more than the file's
-    /// own; [`SIZE_NOT_KNOWN`] after a failed flush, which may have lost a change of it. A size that no write
-    /// brings about (its pages were punched or given up) has to be set: see `store_size`.
-    pub(crate) store_size: u64,
-}
-
-impl WritebackState {
-    pub(crate) fn new(size: u64) -> Self {
-        Self {
-            store_size: size,
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn note(&mut self, result: Result<(), Errno>) {
-        match result {
-            Ok(()) => (self.failures, self.retry_at) = (0, 0),
-            Err(_) => {
-                let backoff = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(10));
-                self.failures += 1;
-                let backoff = backoff.min(MAX_BACKOFF).as_nanos() as u64;
-                self.retry_at = monotonic_ns().saturating_add(backoff);
-            }
-        }
-    }
-
-    fn backing_off(&self) -> bool {
-        self.retry_at > monotonic_ns()
-    }
-}
 
 impl AddressSpace {
     /// Writes what is dirty from `first` to `last`, at most about `budget` pages; returns where it

@@ -21,21 +21,17 @@ use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
 use std::ops::Range;
 
-use crate::address_space::AddressSpace;
+use crate::counters::{Count, bump};
 use crate::direct_map;
-use crate::filemap::HoldKind;
 use crate::folio::{Folio, LockedFolio, flag, grains};
-use crate::mm::Mm;
+use crate::mapped::HoldKind;
 use crate::ops::{Extent, IoSegment};
-use crate::stats::{Count, bump};
+use crate::records::{AddressSpace, Mm};
 use crate::types::{PageIndex, offset_in_page, pages_for};
 use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState, XA_BATCH};
 
 /// Most pages that a run's folios have, and most that are written together: 16 MiB, or what a folio has more.
 const MAX_RUN: u64 = 4096;
-
-/// Bytes that are copied at a time where programs or devices may store to what is written.
-pub(crate) const STABLE_BYTES: usize = 256 << 10;
 
 /// Most folios in a run: so many locks are held at a time.
 const MAX_FOLIOS: usize = 1024;
@@ -494,7 +490,7 @@ impl AddressSpace {
         segments: &[IoSegment<'_>],
         store: impl FnOnce(&[IoSegment<'_>]) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let mut stable = self.mm().stable.lock();
+        let mut stable = self.mm().holding.stable.lock();
         // As the store may want it, memory lies in its page as the bytes do in theirs.
         let stable = &mut stable[offset_in_page(pos)..];
         let mut filled = 0;

@@ -18,8 +18,8 @@
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
-use crate::address_space::AddressSpace;
-use crate::stats::Count;
+use crate::counters::Count;
+use crate::records::AddressSpace;
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Pass, SIZE_NOT_KNOWN, WritebackState};
 

@@ -1,7 +1,7 @@
 //! Pins under random schedules, against what would write, move or take what is pinned: devices write to memory that is
 //! the file's, and what they wrote is not lost.
 //!
-//! Mutations of `filemap/pin/bar.rs` that `pins_against_truncate_against_reclaim` finds: a pin that does not look for bars,
+//! Mutations of `pin/bar.rs` that `pins_against_truncate_against_reclaim` finds: a pin that does not look for bars,
 //! and a truncate that does not wait for short pins.
 //!
 //! # Safety

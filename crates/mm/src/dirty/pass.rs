@@ -1,0 +1,56 @@
+//! Where the writeback of a file stands. `writeback` says what the passes do.
+
+use foliocache_sync::time::monotonic_ns;
+use foliocache_sys::Errno;
+use std::time::Duration;
+
+use super::flushes::Generations;
+use crate::types::PageIndex;
+
+/// Waiting time before the first retry of a failed write; doubles up to `MAX_BACKOFF`.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// What `wb_lock` protects beside the folios' states.
+#[derive(Debug, Default)]
+pub(crate) struct WritebackState {
+    /// Where the flusher goes on in a large file.
+    pub(crate) next: PageIndex,
+    /// When the flusher's pass through the file began that it is in.
+    pub(crate) pass_began: u64,
+    /// When the last pass began that came to the end, anybody's: what is older is written.
+    pub(crate) passed: u64,
+    pub(crate) failures: u32,
+    /// The flusher leaves what failed alone until then, a time of [`monotonic_ns`].
+    pub(crate) retry_at: u64,
+    pub(crate) flushes: Generations,
+    /// The size that the backing file is known to have at least, and never more than the file's
+    /// own; the largest number after a failed flush, which may have lost a change of it. A size that no write
+    /// brings about (its pages were punched or given up) has to be set: see `store_size`.
+    pub(crate) store_size: u64,
+}
+
+impl WritebackState {
+    pub(crate) fn new(size: u64) -> Self {
+        Self {
+            store_size: size,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn note(&mut self, result: Result<(), Errno>) {
+        match result {
+            Ok(()) => (self.failures, self.retry_at) = (0, 0),
+            Err(_) => {
+                let backoff = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(10));
+                self.failures += 1;
+                let backoff = backoff.min(MAX_BACKOFF).as_nanos() as u64;
+                self.retry_at = monotonic_ns().saturating_add(backoff);
+            }
+        }
+    }
+
+    pub(crate) fn backing_off(&self) -> bool {
+        self.retry_at > monotonic_ns()
+    }
+}

@@ -1,0 +1,100 @@
+//! How reading from a folio that is in the cache counts: as a hit, as a first use, or not at all.
+//!
+//! # Model
+//!
+//! ```text
+//!   brought in for this very read      Fetched   a miss, which is counted where it is found to be missing
+//!   read ahead, and not used before    First     each page is a first use
+//!   the same use of the folio goes on  GoesOn    pages that begin here are first uses; one that is entered behind its
+//!                                                first byte is a hit
+//!   used before                        Again     each page is a hit
+//! ```
+//!
+//! The path of most hits knows that the folio was used before ([`Snapshot::is_in_use`](crate::folio::state::Snapshot::is_in_use))
+//! and counts by itself. The others cost a look at what is known anyway.
+
+use crate::counters::bump;
+use crate::folio::state::Snapshot;
+use crate::folio::{LockedFolio, flag};
+use crate::readahead::ReadaheadState;
+use crate::records::AddressSpace;
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use std::ops::Range;
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FolioUse {
+    Fetched,
+    First,
+    GoesOn,
+    Again,
+}
+
+impl FolioUse {
+    /// What reading `bytes` is, of the folio that has the bytes `folio` and was seen as `seen`, before it is marked
+    /// accessed. The bytes before `fetched` were brought in for this very read.
+    #[inline]
+    pub(crate) fn of(
+        handle: &ReadaheadState,
+        seen: Snapshot,
+        folio: &Range<u64>,
+        bytes: &Range<u64>,
+        fetched: u64,
+    ) -> Self {
+        if bytes.start < fetched {
+            Self::Fetched
+        } else if !seen.is_in_use() && !seen.has(flag::READAHEAD) && handle.goes_on(folio, bytes) {
+            Self::GoesOn
+        } else {
+            Self::Again
+        }
+    }
+
+    /// Marks a folio that was seen as `seen` accessed, if this is a use of its own; whether it is the first of what
+    /// readahead brought in.
+    pub(crate) fn mark(&mut self, locked: &LockedFolio<'_>, seen: Snapshot) -> bool {
+        let used = *self == Self::Again || seen.has(flag::READAHEAD);
+        let first = used && locked.mark_accessed(seen);
+        if first {
+            *self = Self::First;
+        }
+        first
+    }
+}
+
+impl AddressSpace {
+    /// Counts a read of `len` bytes at `pos` that are in the cache.
+    #[inline]
+    pub(crate) fn count_use(&self, kind: FolioUse, pos: u64, len: usize) {
+        let pages = (offset_in_page(pos) + len.saturating_sub(1)) / PAGE_SIZE + 1;
+        let again = match kind {
+            FolioUse::Again => pages,
+            FolioUse::GoesOn => usize::from(offset_in_page(pos) != 0),
+            FolioUse::First => 0,
+            FolioUse::Fetched => return,
+        };
+        if again > 0 {
+            self.count_hits(again as u64);
+        }
+        if again < pages {
+            bump(&self.counters.readahead_first_uses, (pages - again) as u64);
+        }
+    }
+
+    /// The page after those that a read which misses at `page` and goes on to page `last` has to bring in, of the pages before
+    /// `end`: the next one that is there.
+    pub(crate) fn missing_from(
+        &self,
+        page: PageIndex,
+        last: PageIndex,
+        end: PageIndex,
+    ) -> PageIndex {
+        let (next, end) = (page.add(1), end.min(last.add(1)));
+        match end > next {
+            true => self
+                .free_around(page, page..end)
+                .map_or(next, |free| free.end),
+            false => next,
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What a mapping is for.
+
+/// The access of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VmaAccess {
+    /// Reads; a store is SIGSEGV.
+    Read,
+    /// Reads and stores; stores go to the file.
+    ReadWrite,
+}
+
+/// The access of a mapping whose pages are held in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockedAccess {
+    /// Reads; a store is SIGSEGV.
+    Read,
+    /// Reads and stores at the speed of memory, through huge pages. Stores are not tracked: each sync of the file writes
+    /// all of the mapping, from a copy, and the end of the mapping makes all of it dirty. Nothing is written before that.
+    Untracked,
+}

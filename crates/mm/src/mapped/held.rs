@@ -1,0 +1,91 @@
+//! Ranges of files that are held in memory. `held.rs` says what is done with them.
+
+use foliocache_sync::Mutex;
+use foliocache_sync::atomic::AtomicU64;
+use foliocache_sys::memory::PageVec;
+use std::ops::Range;
+
+/// Bytes that are copied at a time where programs or devices may store to what is written.
+pub(crate) const STABLE_BYTES: usize = 256 << 10;
+
+/// What mappings of a cache hold.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    /// Pages that they hold.
+    pub(crate) pages: AtomicU64,
+    /// Those of them that are held for I/O, not of memory file systems. Relaxed: they steer.
+    pub(crate) for_io: AtomicU64,
+    /// What held pages are written from, made by the first: they change meanwhile.
+    pub(crate) stable: Mutex<PageVec<u8>>,
+}
+
+/// Why pages are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HoldKind {
+    Read,
+    Untracked,
+    Io,
+}
+
+impl HoldKind {
+    /// Whether stores make nothing dirty by themselves.
+    pub(crate) fn unnoticed(self) -> bool {
+        self == Self::Untracked
+    }
+}
+
+/// A range that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) pages: Range<u64>,
+    pub(crate) kind: HoldKind,
+    /// All of it is in memory.
+    pub(crate) ready: bool,
+}
+
+impl Held {
+    pub(crate) fn new(pages: Range<u64>, kind: HoldKind) -> Self {
+        Self {
+            pages,
+            kind,
+            ready: false,
+        }
+    }
+}
+
+/// Pages of `pages` that no range of `held` has that is one of `those`.
+pub(crate) fn not_held(held: &[Held], pages: &Range<u64>, those: impl Fn(&Held) -> bool) -> u64 {
+    let mut covered: Vec<Range<u64>> = (held.iter())
+        .filter(|held| those(held))
+        .map(|held| held.pages.start.max(pages.start)..held.pages.end.min(pages.end))
+        .filter(|part| part.start < part.end)
+        .collect();
+    covered.sort_by_key(|part| part.start);
+    let (mut left, mut at) = (pages.end - pages.start, pages.start);
+    for part in covered {
+        left -= part.end.saturating_sub(part.start.max(at));
+        at = at.max(part.end);
+    }
+    left
+}
+
+pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_held_twice_counts_once() {
+        let held = |pages| Held::new(pages, HoldKind::Read);
+        let all = [held(10..20), held(15..25), held(40..50)];
+        let left = |pages| not_held(&all, &pages, |_| true);
+        assert_eq!(left(0..10), 10);
+        assert_eq!(left(0..30), 15);
+        assert_eq!(left(12..24), 0);
+        assert_eq!(left(0..100), 75);
+        assert_eq!(not_held(&all, &(10..12), |held| held.ready), 2);
+    }
+}

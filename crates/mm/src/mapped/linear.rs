@@ -1,0 +1,73 @@
+//! [`LinearFile`]: what a file has once it was mapped. `linear.rs` says what is done with it.
+
+use foliocache_sync::atomic::AtomicBool;
+use foliocache_sync::rank::{Rank, RankedRwLock};
+use foliocache_sync::{Arc, Mutex};
+use std::ops::Range;
+
+use super::held::Held;
+use super::window::Window;
+use crate::frames::{FrameNumber, LinearRange};
+
+/// The linear ranges of a file, its windows, and what of it is held.
+pub(crate) struct LinearFile<F> {
+    /// Pages that the ranges cover, with linear frames throughout.
+    pub(crate) making: Mutex<u64>,
+    pub(crate) ranges: RankedRwLock<Vec<Arc<FileRange>>>,
+    pub(crate) windows: RankedRwLock<Vec<Arc<Window<F>>>>,
+    pub(crate) held: RankedRwLock<Vec<Held>>,
+    pub(crate) wants: Wants,
+}
+
+pub(crate) struct FileRange {
+    pub(crate) first: u64,
+    pub(crate) range: LinearRange,
+}
+
+impl FileRange {
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.range.pages()
+    }
+
+    /// The part of the file's pages that it has, counted from its own first page.
+    pub(crate) fn part(&self, pages: &Range<u64>) -> Range<u64> {
+        let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
+        within(pages.start)..within(pages.end)
+    }
+}
+
+impl<F> Default for LinearFile<F> {
+    fn default() -> Self {
+        Self {
+            making: Mutex::new(0),
+            ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
+            windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
+            held: RankedRwLock::new(Rank::Leaf, Vec::new()),
+            wants: Wants::default(),
+        }
+    }
+}
+
+impl<F> LinearFile<F> {
+    pub(crate) fn pages(&self) -> u64 {
+        self.ranges.read().last().map_or(0, |range| range.end())
+    }
+
+    /// The linear frames of pages, run by run, each with its first page.
+    pub(crate) fn runs(&self, pages: Range<u64>) -> Vec<(u64, Range<FrameNumber>)> {
+        let runs = |range: &Arc<FileRange>| {
+            let part = range.part(&pages);
+            let frame = |page: u64| range.range.base().add(page as u32);
+            (!part.is_empty())
+                .then(|| (range.first + part.start, frame(part.start)..frame(part.end)))
+        };
+        self.ranges.read().iter().filter_map(runs).collect()
+    }
+}
+
+/// The locks that a mapping waits for and others would share.
+#[derive(Default)]
+pub(crate) struct Wants {
+    pub(crate) i_rwsem: AtomicBool,
+    pub(crate) invalidate_lock: AtomicBool,
+}

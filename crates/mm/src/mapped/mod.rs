@@ -1,0 +1,26 @@
+//! What is known of mapped files: windows, the area that they lie in, linear ranges, and what is held in memory.
+//!
+//! # Model
+//!
+//! State, and arithmetic on pages and addresses. A window knows its file as a type of which nothing is said here; a listener has its
+//! faults resolved by whatever implements [`Resolve`]. What is done with the state is in `linear`, `window`, `vma` and `filemap`.
+
+mod access;
+mod error;
+mod held;
+mod linear;
+mod listener;
+mod streams;
+mod tables;
+mod window;
+mod windows;
+
+pub use access::{LockedAccess, VmaAccess};
+pub use error::MapError;
+pub(crate) use held::{Held, HoldKind, Holding, STABLE_BYTES, not_held, overlap};
+pub(crate) use linear::{FileRange, LinearFile, Wants};
+pub(crate) use listener::{Listener, Resolve};
+pub(crate) use streams::Streams;
+pub(crate) use window::Window;
+pub use windows::FaultMode;
+pub(crate) use windows::{Refusal, State, Windows};

@@ -1,0 +1,591 @@
+//! DMA pins: folios that a device reads or writes, at addresses that stay.
+//!
+//! # Model
+//!
+//! ```text
+//!   pin:    find or read the folio, locked ─▶ count the pin ─▶ dirty, if a device may write ─▶ unlock
+//!   unpin:  count it off: one atomic operation a folio, no lock
+//! ```
+//!
+//! | while pinned | |
+//! |---|---|
+//! | reclaim, migration, split | pass the folio by; it keeps its place in its queue |
+//! | truncate, punch, first mapping | wait for short pins, at most [`Mm::set_pin_wait`], and are `EBUSY`; at once under a long pin |
+//! | writeback, where a device may write | by a sync only, from a copy, and the folio stays dirty |
+//! | a change of the file by others | the folio is filled again in place |
+//!
+//! A folio is dirty from the moment that it is pinned for a device's writes, since nobody knows when the device
+//! writes. So an unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as
+//! a write of the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no
+//! writeback makes it less: it is counted as pinned.
+//!
+//! What is pinned for long should keep little else where it is. So a large folio is split first, and a small one moves to
+//! a block where others lie that are pinned for long, both if that can be done at once.
+//!
+//! # Invariants
+//!
+//! 1. Each pin that is counted in a folio belongs to one live [`FolioPin`], which has the folio in its list.
+//! 2. A folio with pins is in its mapping's index, with its frames and order, until the last of them goes.
+//! 3. A folio that a device may write, of a file with a store, is dirty, or under writeback by a pass that marks
+//!    it dirty again; unless all of the file that is not durable was given up.
+//!
+//! # Locking
+//!
+//! Pins are counted under the folio lock, and counted off without it.
+//!
+//! # Memory ordering
+//!
+//! That of [`bar`] and of the folio's counts.
+
+mod bar;
+
+pub(crate) use bar::PinBar;
+
+use foliocache_sync::Arc;
+use foliocache_sync::atomic::Ordering;
+use foliocache_sys::Errno;
+use std::fmt;
+use std::ops::Range;
+
+use crate::counters::{bump, read};
+use crate::fill::{FolioUse, Reader};
+use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
+use crate::holder::Holder;
+use crate::pins::DEVICE_WRITES;
+use crate::prepared::Prepared;
+use crate::readahead::ReadaheadState;
+use crate::records::{AddressSpace, Mm};
+use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
+
+/// The use of a pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PinMode {
+    /// It lasts longer than one I/O, like a registration with a device. Operations that need the memory fail instead of
+    /// waiting.
+    pub long_term: bool,
+    /// A device may write to the memory. It may read it in any case.
+    pub device_writes: bool,
+}
+
+impl PinMode {
+    /// For one I/O in which a device reads the memory: a write of the program to somewhere.
+    pub const READ: Self = Self {
+        long_term: false,
+        device_writes: false,
+    };
+
+    /// For one I/O in which a device writes to the memory: a read of the program from somewhere.
+    pub const WRITE: Self = Self {
+        long_term: false,
+        device_writes: true,
+    };
+
+    /// The same mode, without a time limit.
+    #[must_use]
+    pub const fn long_term(self) -> Self {
+        Self {
+            long_term: true,
+            ..self
+        }
+    }
+
+    const fn hold(self) -> Hold {
+        Hold::pin(self.long_term, self.device_writes)
+    }
+}
+
+/// Why bytes of a file cannot be pinned.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// A truncate, a hole punch or a first mapping waits for pins of the range. Try again later.
+    #[error("a truncate, hole punch or first mapping of the range waits for its pins to end")]
+    Barred,
+    /// Pins already hold as much memory, or as many blocks of 2 MiB, as they may.
+    #[error(
+        "{wanted} bytes more: pins hold {pinned} already, of at most {most} together with what else cannot be \
+         reclaimed; held by {}", list(.holders)
+    )]
+    TooMuch {
+        /// Bytes of the folio that is too much.
+        wanted: u64,
+        /// Bytes of all folios that are pinned.
+        pinned: u64,
+        /// The most that pins may hold.
+        most: u64,
+        /// What they hold, some of it.
+        holders: Vec<Holder>,
+    },
+    /// Another error.
+    #[error("{0}")]
+    Failed(#[from] Errno),
+}
+
+/// Ranges as a message has them.
+fn list(holders: &[Holder]) -> String {
+    let list: Vec<_> = holders.iter().map(Holder::to_string).collect();
+    list.join("; ")
+}
+
+impl PinError {
+    /// The error number, for C.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Barred => Errno::EAGAIN,
+            Self::TooMuch { .. } => Errno::ENOBUFS,
+            Self::Failed(errno) => *errno,
+        }
+    }
+}
+
+/// Most ranges that an error names.
+const MOST_NAMED: usize = 8;
+
+/// A piece of memory that is pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinnedPart {
+    /// Where it begins. Others may read and write it at any time, through the cache or a device: accesses through it
+    /// are to be atomic, volatile or a device's.
+    pub addr: *mut u8,
+    /// Its bytes.
+    pub len: usize,
+    /// The byte of the file that it begins with.
+    pub pos: u64,
+}
+
+/// Bytes of a file whose memory stays where it is, and the file's, until this is dropped.
+///
+/// Dropping it takes no lock and does not block. In a forked child it does nothing.
+pub struct FolioPin {
+    mapping: Arc<AddressSpace>,
+    bytes: Range<u64>,
+    /// What it adds to the counts of each folio.
+    hold: Hold,
+    /// The folios in order; most pins are of one, and 0 is none.
+    first: FolioId,
+    others: Vec<FolioId>,
+}
+
+impl FolioPin {
+    /// The bytes of the file that are pinned.
+    pub fn range(&self) -> Range<u64> {
+        self.bytes.clone()
+    }
+
+    /// What it is for.
+    pub fn mode(&self) -> PinMode {
+        PinMode {
+            long_term: self.hold.is_long_pin(),
+            device_writes: self.hold.is_device_write(),
+        }
+    }
+
+    /// The file.
+    pub fn mapping(&self) -> &Arc<AddressSpace> {
+        &self.mapping
+    }
+
+    /// Where the bytes are, in order: a piece for each folio. None in a forked child, where the memory is not.
+    pub fn parts(&self) -> impl Iterator<Item = PinnedPart> + '_ {
+        let in_child = self.mapping.mm().check_fork().is_err();
+        self.folios()
+            .take(if in_child { 0 } else { usize::MAX })
+            .map(|folio| {
+                let (index, all) = (folio.index(), folio.identity());
+                let start = self.bytes.start.max(index.pos());
+                let end = self.bytes.end.min(index.pos() + all.bytes() as u64);
+                let addr = self.mapping.mm().frames.addr(all.frame);
+                PinnedPart {
+                    addr: addr.wrapping_add(all.offset(start)),
+                    len: (end - start) as usize,
+                    pos: start,
+                }
+            })
+    }
+
+    /// The folios, whose identity is stable (invariant 2).
+    fn folios(&self) -> impl Iterator<Item = &Folio> {
+        let first = (self.first != 0).then_some(&self.first);
+        let ids = first.into_iter().chain(&self.others);
+        ids.map(|&id| self.mapping.mm().folios.get(id))
+    }
+
+    fn push(&mut self, folio: FolioId) {
+        match self.first {
+            0 => self.first = folio,
+            _ => self.others.push(folio),
+        }
+    }
+}
+
+/// As an early version for Linux had it: what is pinned is on no queue.
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+impl FolioPin {
+    /// Takes the folios off reclaim's queues.
+    pub fn isolate(&self) {
+        let mm: &Mm = self.mapping.mm();
+        self.folios()
+            .for_each(|folio| mm.lru.lock().remove(&mm.folios, folio));
+    }
+
+    /// Puts them back.
+    pub fn put_back(&self) {
+        let (mm, id): (&Mm, _) = (self.mapping.mm(), self.mapping.id());
+        for folio in self.folios() {
+            (mm.lru.lock()).add(&mm.folios, folio, id, folio.index());
+        }
+    }
+}
+
+impl Drop for FolioPin {
+    fn drop(&mut self) {
+        if self.mapping.mm().check_fork().is_ok() {
+            self.folios()
+                .for_each(|folio| self.mapping.unpin(folio, self.hold));
+        }
+    }
+}
+
+impl fmt::Debug for FolioPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolioPin")
+            .field("range", &self.bytes)
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a folio gets no pin.
+enum Refused {
+    Barred,
+    TooMuch,
+}
+
+/// Whether a folio has what lies in it of the pages from `page` to `last`.
+fn has_pages(locked: &LockedFolio<'_>, page: PageIndex, last: PageIndex) -> bool {
+    let end = locked.end().pos().min(last.add(1).pos());
+    let within = |pos: u64| (pos - locked.index().pos()) as usize;
+    locked.has_grains(within(page.pos())..within(end))
+}
+
+/// What a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that has `others`.
+fn counted(pages: u64, others: HoldCounts, hold: Hold) -> u64 {
+    let pinned = if others.is_pinned() { 0 } else { pages };
+    match hold.is_device_write() && others.device_writes() == 0 {
+        true => pinned | pages << DEVICE_WRITES,
+        false => pinned,
+    }
+}
+
+impl AddressSpace {
+    /// Pins bytes of the file: reads what is missing and keeps the memory of all of it where it is, and the file's,
+    /// until the result is dropped. A pin holds whole folios, of 2 MiB at most; one for long splits those that go beyond its
+    /// range where it can.
+    ///
+    /// Blocks for I/O and memory; for a device's writes also as a write of so many bytes does for the dirty limits, and
+    /// for writeback of the range that is under way. Counts as memory that cannot be reclaimed; the pages of a memory
+    /// file system are counted as such already.
+    ///
+    /// # Errors
+    /// See [`PinError`]; `EINVAL` for no bytes, or bytes beyond the end of the file; those of the store; the
+    /// file system's stored error, for a device's writes; `ECHILD` after a fork.
+    #[doc(alias = "pin_user_pages")]
+    pub fn pin(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        bytes: Range<u64>,
+        mode: PinMode,
+    ) -> Result<FolioPin, PinError> {
+        let mm: &Mm = self.mm();
+        mm.check_fork()?;
+        if bytes.is_empty() || bytes.end > self.size() {
+            return Err(Errno::EINVAL.into());
+        }
+        let last = PageIndex::of(bytes.end - 1);
+        if mode.device_writes && !self.bdi().is_memory() {
+            mm.ready_stable()?;
+            self.bdi().check_failed_cap()?;
+            let pages = last.0 + 1 - PageIndex::of(bytes.start).0;
+            self.bdi().balance_dirty_pages(self, pages, false)?;
+        }
+        let mut pin = FolioPin {
+            mapping: Arc::clone(self),
+            bytes: bytes.clone(),
+            hold: mode.hold(),
+            first: 0,
+            others: Vec::new(),
+        };
+        let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
+        while page <= last {
+            page = self.pin_folio(handle, page, &mut pin, &mut prepared)?;
+        }
+        Ok(pin)
+    }
+
+    /// Pins the folio that holds `page`; returns the page after it.
+    fn pin_folio<'a>(
+        self: &'a Arc<Self>,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        pin: &mut FolioPin,
+        prepared: &mut Option<Prepared<'a>>,
+    ) -> Result<PageIndex, PinError> {
+        let last = PageIndex::of(pin.bytes.end - 1);
+        let (mut locked, behind) = match self.lock_folio(page) {
+            Some(locked) if has_pages(&locked, page, last) => (locked, None),
+            incomplete => {
+                drop(incomplete);
+                self.folio_to_pin(handle, page, last)?
+            }
+        };
+        if pin.bytes.end > self.size() {
+            drop(self.keep_content(locked));
+            return Err(Errno::EINVAL.into());
+        }
+        // It is to keep its frames, and the program may write to them.
+        if locked.hold_counts().is_viewed() {
+            match self.without_views(locked, page, false, prepared)? {
+                Some(unviewed) => locked = unviewed,
+                None => return Ok(page),
+            }
+        }
+        // Nobody waits for what comes next while holding memory.
+        *prepared = None;
+        let seen = locked.state.load();
+        if pin.hold.is_device_write() && seen.has(flag::WRITEBACK) {
+            // It is not being written from a copy.
+            drop(locked);
+            drop(self.lock_awaited());
+            return Ok(page);
+        }
+        if pin.hold.is_long_pin() {
+            let pages = PageIndex::of(pin.bytes.start)..last.add(1);
+            match self.split_for_pin(locked, page, &pages) {
+                Some(part) => locked = part,
+                None => {
+                    if let Some(behind) = behind {
+                        self.read_ahead(behind.window, false);
+                    }
+                    return Ok(page);
+                }
+            }
+            self.mm().move_for_pin(&locked);
+        }
+        let seen = locked.state.load();
+        self.keep_used(&locked, seen);
+        let (end, order) = (locked.end(), locked.order());
+        let from = pin.bytes.start.max(page.pos());
+        let bytes = from..pin.bytes.end.min(end.pos());
+        let mut kind = match behind {
+            Some(_) => FolioUse::Fetched,
+            None => FolioUse::of(handle, seen, &locked.range(), &bytes, 0),
+        };
+        let first_use = kind.mark(&locked, seen);
+        self.count_use(kind, from, 1);
+        let mut done = self.pin_locked(&locked, pin);
+        if matches!(done, Err(Refused::TooMuch)) && self.mm().move_for_pin(&locked) {
+            // It may have been its block that is too much.
+            done = self.pin_locked(&locked, pin);
+        }
+        drop(locked);
+        done.map_err(|refused| self.refusal(refused, order))?;
+        handle.note_read(bytes);
+        if first_use {
+            self.used_readahead(handle, page, order, false);
+        }
+        if let Some(behind) = behind {
+            self.read_ahead(behind.window, false);
+        }
+        Ok(end)
+    }
+
+    /// The part of a locked folio, which holds `page`, that has what is to be pinned for long of `pages`; the whole where it
+    /// cannot be split. `None`: it was split and unlocked; look again.
+    fn split_for_pin<'a>(
+        &'a self,
+        locked: LockedFolio<'a>,
+        page: PageIndex,
+        pages: &Range<PageIndex>,
+    ) -> Option<LockedFolio<'a>> {
+        if !locked.may(Operation::Split) || self.mm().frames.is_linear(locked.frame()) {
+            return Some(locked);
+        }
+        if locked.index() < pages.start {
+            return self
+                .split_folio(locked, pages.start)
+                .filter(|whole| whole.holds(page));
+        }
+        match locked.end() > pages.end {
+            true => self.split_folio(locked, pages.end),
+            false => Some(locked),
+        }
+    }
+
+    /// Adds a pin to a locked folio, and the folio to the list of `pin`.
+    fn pin_locked(
+        self: &Arc<Self>,
+        locked: &LockedFolio<'_>,
+        pin: &mut FolioPin,
+    ) -> Result<(), Refused> {
+        let mm: &Mm = self.mm();
+        let pages = locked.index().0..locked.end().0;
+        let barred = || mm.pins.is_barred(self.id(), &pages);
+        if barred() {
+            return Err(Refused::Barred);
+        }
+        let before = locked.add_hold(pin.hold).ok_or(Refused::TooMuch)?;
+        let within = self.count_pin(locked, before, pin.hold);
+        let refused = match (within, barred()) {
+            (false, _) => Some(Refused::TooMuch),
+            (true, true) => Some(Refused::Barred),
+            (true, false) => None,
+        };
+        if let Some(refused) = refused {
+            self.unpin(locked, pin.hold);
+            return Err(refused);
+        }
+        if pin.hold.is_device_write() && !foliocache_sync::planted!(pinned_without_dirtying) {
+            let part = |page: u64| (page.clamp(pages.start, pages.end) - pages.start) << PAGE_SHIFT;
+            let first = part(PageIndex::of(pin.bytes.start).0) as usize;
+            self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
+        }
+        pin.push(mm.folios.id(locked.folio()));
+        Ok(())
+    }
+
+    /// Why a folio of `order` got no pin, for the caller. Context: no lock held.
+    #[cold]
+    fn refusal(&self, refused: Refused, order: u32) -> PinError {
+        let mm: &Mm = self.mm();
+        let now = mm.unreclaimable();
+        match refused {
+            Refused::Barred => PinError::Barred,
+            Refused::TooMuch => PinError::TooMuch {
+                wanted: 1 << (order + PAGE_SHIFT),
+                pinned: now.pinned_pages << PAGE_SHIFT,
+                most: now.most_pinned_pages << PAGE_SHIFT,
+                holders: mm.pinned(MOST_NAMED),
+            },
+        }
+    }
+
+    /// Counts the pages of a folio that got a pin and had `others`; whether they are within the share.
+    fn count_pin(&self, locked: &LockedFolio<'_>, others: HoldCounts, hold: Hold) -> bool {
+        let (mm, pages): (&Mm, _) = (self.mm(), locked.nr_pages());
+        let first = !others.is_pinned();
+        if first {
+            // SeqCst: partner is the fence in `PinBar::new`.
+            self.nr_pinned.fetch_add(pages, Ordering::SeqCst);
+        }
+        let linear = mm.frames.is_linear(locked.frame());
+        let fixes = !linear && first && mm.frames.fix(locked.frame());
+        // A short one ends soon, and where memory is small even one request may lie in most blocks.
+        let fits = !fixes || !hold.is_long_pin() || mm.spares_units(0);
+        let counted = counted(pages, others, hold);
+        if counted == 0 || self.bdi().is_memory() {
+            return fits;
+        }
+        if counted >> DEVICE_WRITES > 0 {
+            bump(&self.bdi().stay_dirty, pages);
+        }
+        bump(&mm.pins.pages, counted);
+        if !first {
+            return true;
+        }
+        if linear {
+            bump(&mm.pins.linear, pages);
+            if locked.state.load().has(flag::HELD) {
+                self.count_pins_once(locked);
+            }
+        }
+        let now = mm.unreclaimable();
+        let fits = fits && (!linear || mm.spares_units(0) && mm.spares_huge_page());
+        fits && now.pinned_pages <= now.most_pinned_pages && now.total_pages() <= now.most_pages
+    }
+
+    /// Takes a pin off a folio of the file.
+    fn unpin(&self, folio: &Folio, hold: Hold) {
+        let mm: &Mm = self.mm();
+        // They may be another folio's as soon as the pin is gone.
+        let (pages, frame) = (folio.nr_pages(), folio.frame());
+        let linear = mm.frames.is_linear(frame);
+        let (left, as_held) = folio.drop_pin(hold);
+        let last = !left.is_pinned();
+        if last {
+            // Release: partner is the Acquire in `pinned_folios`, after which the folio's own count is seen.
+            self.nr_pinned.fetch_sub(pages, Ordering::Release);
+            if !linear {
+                mm.frames.unfix(frame);
+            }
+        }
+        let counted = counted(pages, left, hold);
+        if counted == 0 || self.bdi().is_memory() {
+            return;
+        }
+        // Relaxed, all: they steer.
+        if counted >> DEVICE_WRITES > 0 {
+            (self.bdi().stay_dirty).fetch_sub(pages, Ordering::Relaxed);
+        }
+        let elsewhere = if last && as_held { pages } else { 0 };
+        mm.pins
+            .pages
+            .fetch_sub(counted - elsewhere, Ordering::Relaxed);
+        if last && linear && !as_held {
+            mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the pages of a locked folio of linear frames, if it is pinned, count once in the budget: as held where mappings
+    /// hold all of it, else as pinned. Whether they count as pinned and did not.
+    pub(crate) fn count_pins_once(&self, locked: &LockedFolio<'_>) -> bool {
+        if !locked.hold_counts().is_pinned() || self.bdi().is_memory() {
+            return false;
+        }
+        let (pins, pages) = (&self.mm().pins, locked.nr_pages());
+        let as_held = self.holds_all_of(locked);
+        // An unpin may take off at once what is counted as pinned again.
+        if !as_held {
+            bump(&pins.pages, pages);
+            bump(&pins.linear, pages);
+        }
+        let changed = locked.set_as_held(as_held);
+        if changed == as_held {
+            // Relaxed, both: they steer.
+            pins.pages.fetch_sub(pages, Ordering::Relaxed);
+            pins.linear.fetch_sub(pages, Ordering::Relaxed);
+        }
+        changed && !as_held
+    }
+
+    /// The folio that holds `page`, locked, with all of its bytes up to page `last`; and what is to follow if it was
+    /// missing.
+    fn folio_to_pin(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        page: PageIndex,
+        last: PageIndex,
+    ) -> Result<(LockedFolio<'_>, Option<crate::fill::Behind>), Errno> {
+        loop {
+            let (locked, behind) = match self.bdi().is_memory() {
+                true => self.page_to_map(handle, page, Reader::Ordinary)?,
+                false => self.read_folio(handle, page, last, Reader::Ordinary)?,
+            };
+            if has_pages(&locked, page, last) {
+                return Ok((locked, behind));
+            }
+            drop(locked);
+            if let Some(locked) = self.read_rest(page, last)? {
+                return Ok((locked, behind));
+            }
+        }
+    }
+}
+
+impl Mm {
+    /// Pages of all files that are not durable and count in the dirty limits.
+    pub(crate) fn nr_to_write(&self) -> u64 {
+        let stay_dirty = self.pins.device_writes() + read(&self.holding.for_io);
+        (self.counts.not_durable()).saturating_sub(stay_dirty)
+    }
+}

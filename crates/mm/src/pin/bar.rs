@@ -1,0 +1,100 @@
+//! Keeping pins away from pages that are about to leave or to move.
+//!
+//! # Model
+//!
+//! ```text
+//!   truncate, punch, first mapping            pin, with the folio locked
+//!   1 list the pages                          1 count the pin
+//!   2 look for pins of theirs                 2 look for the folio's pages in the list
+//!     none: go on, the pages stay listed        listed: take the pin back, EAGAIN
+//!     short: wait, look again
+//!     long, or waited for too long: EBUSY
+//! ```
+//!
+//! Whoever waits holds no lock: who has the pins may need it to end them.
+//!
+//! # Invariants
+//!
+//! 1. While a [`PinBar`] lives that found its pages without pins, they get none that stays.
+//!
+//! # Locking
+//!
+//! The list is a leaf.
+//!
+//! # Memory ordering
+//!
+//! A pin against a bar is a Dekker pair. Who pins counts the pin, in the folio and for its first pin in the file's
+//! `nr_pinned`, and then loads `nr_bars`, all SeqCst. Who bars lists the bar, has a SeqCst fence, and then looks for pins.
+//! If the load was too early for the bar it precedes the fence, and so do the additions: one of the two sees what the
+//! other did. The file's count falls after its folio's last pin: while it is zero no folio need be looked at.
+
+use foliocache_sync::atomic::{Ordering, fence};
+use foliocache_sync::time::Duration;
+use std::ops::Range;
+
+use crate::file_locks::wait_for;
+use crate::holder::Holder;
+use crate::records::{AddressSpace, Mm};
+
+/// Keeps new pins away from pages of a file until it is dropped.
+pub(crate) struct PinBar<'a> {
+    mapping: &'a AddressSpace,
+    pages: Range<u64>,
+}
+
+impl<'a> PinBar<'a> {
+    fn new(mapping: &'a AddressSpace, pages: Range<u64>) -> Self {
+        let pins = &mapping.mm().pins;
+        pins.bars.lock().push((mapping.id(), pages.clone()));
+        // Relaxed: the fence orders it.
+        pins.nr_bars.fetch_add(1, Ordering::Relaxed);
+        // Partners: the load in `is_barred`, and before it the additions to the folio's holds and to `nr_pinned`.
+        fence(Ordering::SeqCst);
+        Self { mapping, pages }
+    }
+}
+
+impl Drop for PinBar<'_> {
+    fn drop(&mut self) {
+        let pins = &self.mapping.mm().pins;
+        let mut bars = pins.bars.lock();
+        let mine = (self.mapping.id(), self.pages.clone());
+        let at = bars.iter().position(|bar| *bar == mine);
+        bars.swap_remove(at.expect("it is listed"));
+        // Relaxed: who still sees it looks into the list.
+        pins.nr_bars.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AddressSpace {
+    /// Keeps new pins away from pages, and waits for those that they have.
+    ///
+    /// Context: blocks for at most `pin_wait`; nothing held that who has pins may wait for.
+    ///
+    /// # Errors
+    /// What is pinned: for long, or still.
+    pub(crate) fn hold_off_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Holder> {
+        let bar = PinBar::new(self, pages);
+        let pinned = || {
+            let pinned = self.pinned_in(bar.pages.clone(), 1).pop();
+            pinned.filter(|_| !foliocache_sync::planted!(pin_ignored_by_a_punch))
+        };
+        let attempt = || match pinned() {
+            Some(pinned) if pinned.long_pins == 0 => None,
+            done => Some(done),
+        };
+        let patience = Duration::from_nanos(self.mm().pins.wait.load(Ordering::Relaxed));
+        match wait_for(patience, attempt).unwrap_or_else(pinned) {
+            None => Ok(bar),
+            Some(pinned) => Err(pinned),
+        }
+    }
+}
+
+impl Mm {
+    /// How long a truncate, hole punch or first mapping waits for short pins that are in its way: a second unless said.
+    pub fn set_pin_wait(&self, wait: Duration) {
+        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        self.pins.wait.store(nanos, Ordering::Relaxed);
+    }
+}

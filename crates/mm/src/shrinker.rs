@@ -1,0 +1,38 @@
+//! What reclaim asks of caches of metadata: the trait that they implement, and their answer. `reclaim/shrinker.rs` asks.
+
+/// What a cache of metadata gave up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Bytes that are the bound's again.
+    pub bytes: u64,
+    /// Whether more is on its way: readers or other threads have it still, or somebody outside was asked to let go of it.
+    pub more: bool,
+}
+
+impl GivenUp {
+    /// Of two caches.
+    pub(crate) fn and(self, other: GivenUp) -> GivenUp {
+        GivenUp {
+            bytes: self.bytes + other.bytes,
+            more: self.more || other.more,
+        }
+    }
+}
+
+/// A cache of metadata.
+#[doc(alias = "shrinker")]
+pub trait Shrinker: Send + Sync {
+    /// Bytes charged for what it keeps. Cheap.
+    fn bytes(&self) -> u64;
+
+    /// Gives up about so many bytes of what is not in use, the least used first.
+    ///
+    /// Context: no read section, and no lock that the end of what is given up needs. May wait for RCU
+    /// readers; waits neither for memory nor for I/O.
+    fn shrink(&self, bytes: u64) -> GivenUp;
+
+    /// Bytes that are charged and that it keeps nothing for: room for its own. Cheap.
+    fn spare(&self) -> u64 {
+        0
+    }
+}
