@@ -34,9 +34,10 @@
 use crate::device::Device;
 use crate::entry::TTL;
 use foliocache_sync::background::{self, Panics};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sync::{Arc, Condvar};
 use foliocache_vfs::Inode;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -144,7 +145,7 @@ impl State {
 
 /// See the module's header.
 pub(crate) struct Linking {
-    state: Mutex<State>,
+    state: LeafMutex<State>,
     /// There are stale names, or it stopped.
     wake: Condvar,
     /// Names are no longer pending.
@@ -223,7 +224,7 @@ impl Linking {
     /// No names yet.
     pub(crate) fn new() -> Linking {
         Linking {
-            state: Mutex::new(State {
+            state: LeafMutex::new(State {
                 listings: Vec::new(),
                 next: 0,
                 answers: [Answers::default(); COUNTS],
@@ -307,7 +308,7 @@ impl Linking {
             }
             state.stale.insert((dir, name.to_owned()));
             self.wake.notify_one();
-            state = self.entered.wait_timeout(state, until - now).0;
+            state = self.entered.wait_timeout_ranked(state, until - now).0;
         }
     }
 
@@ -354,7 +355,7 @@ impl Linking {
         while !state.stopped {
             let stale = std::mem::take(&mut state.stale);
             if stale.is_empty() {
-                state = self.wake.wait(state);
+                state = self.wake.wait_ranked(state);
                 continue;
             }
             drop(state);

@@ -53,11 +53,12 @@ use crate::device::Device;
 use crate::linking::Linking;
 use crate::listed::Listed;
 use crate::nodes::Nodes;
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use foliocache_sync::background::{self, Panics};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, sleep};
-use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
 use foliocache_sys::event::Event;
@@ -102,7 +103,7 @@ struct State {
 
 /// The changes that the kernel of one mount is to be told of.
 pub(crate) struct News {
-    state: Mutex<State>,
+    state: LeafMutex<State>,
     wake: Event,
     telling: AtomicBool,
     /// How often events were lost.
@@ -188,7 +189,7 @@ impl News {
     /// Those of [`Event::new`].
     pub(crate) fn new(listed: Arc<Listed>, linking: Arc<Linking>) -> Result<News, Errno> {
         Ok(News {
-            state: Mutex::default(),
+            state: LeafMutex::default(),
             wake: Event::new()?,
             telling: AtomicBool::new(false),
             losses: AtomicU32::new(0),
