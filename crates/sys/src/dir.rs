@@ -29,7 +29,7 @@ use crate::fd::{self, FileKind, Stat};
 pub mod mount;
 mod reader;
 
-pub use reader::{DirEntry, DirReader};
+pub use reader::{DirEntry, DirReader, entries, read_entries, seek};
 
 /// `name`, if it is one component.
 ///

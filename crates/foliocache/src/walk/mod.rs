@@ -18,16 +18,18 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod uncached;
 
 use foliocache_sync::Arc;
-use foliocache_vfs::FileKind;
+use foliocache_sys::Errno;
+use foliocache_vfs::{Attr, FileKind};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
-use crate::error::Result;
+use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
 use ahead::Ahead;
 use steps::Steps;
@@ -57,6 +59,7 @@ pub struct Walk {
     threads: usize,
     ordered: bool,
     follow: bool,
+    uncached: bool,
     max_depth: usize,
     /// Runs before a directory is opened.
     #[cfg(test)]
@@ -90,6 +93,7 @@ impl Walk {
             threads: 1,
             ordered: false,
             follow: false,
+            uncached: false,
             max_depth: usize::MAX,
             #[cfg(test)]
             opening: |_| {},
@@ -119,6 +123,23 @@ impl Walk {
     /// one that leads out of the [`Directory`] is an [`Error::Escape`](crate::Error::Escape).
     pub fn follow_links(mut self, follow: bool) -> Self {
         self.follow = follow;
+        self
+    }
+
+    /// Whether the walk leaves the caches as they are, as a backup or a scan should: it brings in no name and no attributes, so it
+    /// pushes out none. Entries come with their attributes, asked for a directory at a time, 1024 names at once, in the order
+    /// of inode numbers. Without [`ordered`](Self::ordered) they come in that order, too: a program that reads the files as they
+    /// come moves least on the disk.
+    ///
+    /// [`WalkEntry::metadata`] gives these attributes without asking again. They are as [`Directory::metadata`] would have shown them: those of
+    /// files with unwritten data include it. Targets of followed links are looked up, and cached, as usual. A file system in memory
+    /// has all names in memory, and walks it as without this.
+    ///
+    /// Directories are read by descriptors: one for each directory that a thread has open, 64 of them at most besides those that are
+    /// read just then. A directory deeper than that is opened again from the start of the walk; if it was moved meanwhile that is
+    /// `ESTALE`.
+    pub fn uncached(mut self, uncached: bool) -> Self {
+        self.uncached = uncached;
         self
     }
 
@@ -203,6 +224,8 @@ pub struct WalkEntry {
     kind: FileKind,
     depth: usize,
     follow: bool,
+    /// What was asked for when the directory was read.
+    attr: Option<Result<Attr, Errno>>,
 }
 
 impl WalkEntry {
@@ -231,7 +254,11 @@ impl WalkEntry {
     /// # Errors
     /// As [`Directory::metadata`].
     pub fn metadata(&self) -> Result<Metadata> {
-        self.from.stat(self.name(), self.follow)
+        match self.attr {
+            None => self.from.stat(self.name(), self.follow),
+            Some(Ok(attr)) => Ok(self.from.metadata_of(attr)),
+            Some(Err(errno)) => Err(self.from.error(Operation::Metadata, self.name(), errno)),
+        }
     }
 
     fn name(&self) -> &Path {

@@ -1,0 +1,76 @@
+//! A directory of a walk whose names are not cached.
+
+use foliocache_sync::Arc;
+use foliocache_sys::Errno;
+use foliocache_vfs::{Access, UncachedDir, UncachedEntries};
+
+use super::read::Found;
+use super::{Walk, WalkEntry};
+use crate::directory::Directory;
+use crate::error::{Operation, Result};
+
+/// The entries of such a directory, as they are read.
+pub(super) struct Uncached {
+    dir: Arc<dyn UncachedDir>,
+    entries: UncachedEntries,
+    /// The entry to be taken next.
+    next: usize,
+    /// Whether names in it may be looked up.
+    searchable: Result<(), Errno>,
+    ended: bool,
+}
+
+impl Uncached {
+    pub(super) fn new(from: &Directory, dir: &Arc<dyn UncachedDir>) -> Self {
+        Self {
+            dir: Arc::clone(dir),
+            entries: UncachedEntries::default(),
+            next: 0,
+            searchable: from.check_uncached(&dir.attr(), Access::EXECUTE),
+            ended: false,
+        }
+    }
+
+    /// Whether nothing is left.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended && self.next >= self.entries.len()
+    }
+
+    /// The next entry. An error is the last one.
+    pub(super) fn next(&mut self) -> Option<Result<Found<'_>, Errno>> {
+        if self.next == self.entries.len() && !self.ended {
+            self.next = 0;
+            if let Err(errno) = self.dir.read(&mut self.entries) {
+                self.entries.clear();
+                self.ended = true;
+                return Some(Err(errno));
+            }
+            self.ended = self.entries.is_empty();
+        }
+        let entry = self.entries.get(self.next)?;
+        self.next += 1;
+        Some(Ok(Found {
+            name: entry.name,
+            kind: entry.kind,
+            attr: Some(self.searchable.and(entry.attr)),
+        }))
+    }
+}
+
+impl Walk {
+    /// Opens a directory that was found in `above`.
+    pub(super) fn open_uncached(
+        entry: &WalkEntry,
+        above: &dyn UncachedDir,
+    ) -> Result<Box<dyn UncachedDir>> {
+        let from = &entry.from;
+        let open = || {
+            from.check_uncached(&above.attr(), Access::EXECUTE)?;
+            let name = entry.path.file_name().ok_or(Errno::ENOENT)?;
+            let dir = above.open(name)?;
+            from.check_uncached(&dir.attr(), Access::READ)?;
+            Ok(dir)
+        };
+        open().map_err(|errno| from.error(Operation::ReadDir, entry.name(), errno))
+    }
+}
