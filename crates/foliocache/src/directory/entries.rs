@@ -231,7 +231,9 @@ impl Directory {
     /// Whether the credentials allow `access` to a directory whose names are not cached.
     pub(crate) fn check_uncached(&self, dir: &Attr, access: Access) -> Result<(), Errno> {
         let credentials = self.rights.credentials.as_ref();
-        credentials.map_or(Ok(()), |credentials| credentials.check_uncached(dir, access))
+        credentials.map_or(Ok(()), |credentials| {
+            credentials.check_uncached(dir, access)
+        })
     }
 
     /// What a caller is shown of these attributes.

@@ -8,6 +8,8 @@
 //!                   └▶ several, ordered: the caller does so, and they read those that come   (ahead)
 //! ```
 //!
+//! Entries come from the caches of names, or past them with their attributes (uncached).
+//!
 //! Each directory is opened from the one that it was found in, without following a link: what is moved
 //! meanwhile takes no walk out of its start.
 
@@ -175,7 +177,7 @@ impl IntoIterator for Walk {
 /// `EIO` for the directory that it read or, out of order, for the one that it walked.
 ///
 /// Memory in order: see [`Walk::ordered`]. Out of order each thread has a directory open for each level of its depth, and up to
-/// 256 entries of each. For each thread at most 4 directories and 4 times 128 entries wait for others. None of that grows with the
+/// 256 entries of each, an [uncached](Walk::uncached) walk some 2000. For each thread at most 4 directories and 4 times 128 entries wait for others. None of that grows with the
 /// number of entries: threads wait for a slow caller.
 ///
 /// `next` may block while a directory is read. A drop waits until the threads have ended: each finishes what it is reading, 256

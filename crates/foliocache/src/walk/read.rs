@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::vec;
 
-use super::uncached::Uncached;
+use super::uncached::{Found, Uncached};
 use super::{Walk, WalkEntry, WalkName};
 use crate::directory::{Directory, ReadDir};
 use crate::error::{Operation, Result};
@@ -93,14 +93,6 @@ impl WalkDir {
     }
 }
 
-/// What a directory says of an entry.
-pub(super) struct Found<'a> {
-    pub(super) name: &'a OsStr,
-    pub(super) kind: FileKind,
-    /// Its attributes, if they were asked for.
-    pub(super) attr: Option<Result<Attr, Errno>>,
-}
-
 /// The same with a name of its own.
 pub(super) struct Named {
     name: OsString,
@@ -115,11 +107,7 @@ pub(super) enum Reading {
 }
 
 impl Reading {
-    fn next<R>(
-        &mut self,
-        place: &WalkDir,
-        take: impl FnOnce(Result<Found<'_>>) -> R,
-    ) -> Option<R> {
+    fn next<R>(&mut self, place: &WalkDir, take: impl FnOnce(Result<Found<'_>>) -> R) -> Option<R> {
         match self {
             Reading::Cached(entries) => {
                 let found = |(kind, name)| {

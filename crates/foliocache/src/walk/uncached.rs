@@ -2,12 +2,20 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Access, UncachedDir, UncachedEntries};
+use foliocache_vfs::{Access, Attr, FileKind, UncachedDir, UncachedEntries};
+use std::ffi::OsStr;
 
-use super::read::Found;
 use super::{Walk, WalkEntry};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
+
+/// What a directory says of an entry.
+pub(super) struct Found<'a> {
+    pub(super) name: &'a OsStr,
+    pub(super) kind: FileKind,
+    /// Its attributes, if they were asked for.
+    pub(super) attr: Option<Result<Attr, Errno>>,
+}
 
 /// The entries of such a directory, as they are read.
 pub(super) struct Uncached {

@@ -34,9 +34,7 @@ use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd};
 use foliocache_sys::{Errno, dir};
-use foliocache_vfs::{
-    Attr, Inode, InodeOperations, SlabArc, UncachedDir, UncachedEntries,
-};
+use foliocache_vfs::{Attr, Inode, InodeOperations, SlabArc, UncachedDir, UncachedEntries};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -129,7 +127,9 @@ impl Uncached {
         if Identity::of(&fd::fstat(at.as_fd())?) != self.identity {
             return Err(Errno::ESTALE);
         }
-        Ok(Arc::new(shared.with_room(|| fd::reopen(at.as_fd(), FLAGS))?))
+        Ok(Arc::new(
+            shared.with_room(|| fd::reopen(at.as_fd(), FLAGS))?,
+        ))
     }
 
     /// Closes the directory's descriptor if there are more than are kept.
@@ -202,8 +202,7 @@ impl Shared {
     /// The attributes of a file whose inode is not in memory.
     fn not_cached(&self, inodes: &Inodes, stat: &fd::Stat) -> Attr {
         let number = inodes.numbers().of(stat.dev.raw(), stat.ino);
-        self.found(stat)
-            .of(number.unwrap_or(stat.ino), stat.kind())
+        self.found(stat).of(number.unwrap_or(stat.ino), stat.kind())
     }
 }
 

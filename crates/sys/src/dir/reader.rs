@@ -138,7 +138,6 @@ impl DirReader {
         self.offset = entry.next_offset;
         Ok(Some(entry))
     }
-
 }
 
 /// Reads the entries that come next in an open directory, as many as fit into `buf`; the bytes that they take, 0 at the end.
