@@ -320,7 +320,7 @@ impl Walk {
             above = Some(Arc::new(Above { ino, above }));
         }
         let reading = match &uncached {
-            Some(dir) => Reading::Uncached(Box::new(Uncached::new(&directory, dir))),
+            Some(dir) => Reading::Uncached(Box::new(Uncached::new(dir))),
             None => Reading::Cached(Box::new(directory.read_dir(".")?)),
         };
         let is_below = uncached.is_some() && Arc::ptr_eq(&directory, &entry.from);

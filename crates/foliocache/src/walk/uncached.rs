@@ -6,7 +6,6 @@ use foliocache_vfs::{Access, Attr, FileKind, UncachedDir, UncachedEntries};
 use std::ffi::OsStr;
 
 use super::{Walk, WalkEntry};
-use crate::directory::Directory;
 use crate::error::{Operation, Result};
 
 /// What a directory says of an entry.
@@ -23,18 +22,15 @@ pub(super) struct Uncached {
     entries: UncachedEntries,
     /// The entry to be taken next.
     next: usize,
-    /// Whether names in it may be looked up.
-    searchable: Result<(), Errno>,
     ended: bool,
 }
 
 impl Uncached {
-    pub(super) fn new(from: &Directory, dir: &Arc<dyn UncachedDir>) -> Self {
+    pub(super) fn new(dir: &Arc<dyn UncachedDir>) -> Self {
         Self {
             dir: Arc::clone(dir),
             entries: UncachedEntries::default(),
             next: 0,
-            searchable: from.check_uncached(&dir.attr(), Access::EXECUTE),
             ended: false,
         }
     }
@@ -60,7 +56,7 @@ impl Uncached {
         Some(Ok(Found {
             name: entry.name,
             kind: entry.kind,
-            attr: Some(self.searchable.and(entry.attr)),
+            attr: Some(entry.attr),
         }))
     }
 }
@@ -73,10 +69,10 @@ impl Walk {
     ) -> Result<Box<dyn UncachedDir>> {
         let from = &entry.from;
         let open = || {
-            from.check_uncached(&above.attr(), Access::EXECUTE)?;
             let name = entry.path.file_name().ok_or(Errno::ENOENT)?;
             let dir = above.open(name)?;
-            from.check_uncached(&dir.attr(), Access::READ)?;
+            // As an ordinary walk, which goes through it to read it.
+            from.check_uncached(&dir.attr(), Access::READ.and(Access::EXECUTE))?;
             Ok(dir)
         };
         open().map_err(|errno| from.error(Operation::ReadDir, entry.name(), errno))

@@ -120,16 +120,16 @@ fn names_are_gone_after_an_uncached_walk_and_those_of_others_stay() {
 
 #[test]
 fn an_uncached_walk_pushes_nothing_out_of_a_small_cache() {
-    let disk = Disk::new(16);
-    for i in 0..30 {
+    let disk = Disk::new(8);
+    for i in 0..12 {
         fill(&disk.in_source(&format!("{i}")), 1000);
     }
-    for i in 0..500 {
+    for i in 0..300 {
         disk.dir.metadata(format!("{}/{i}", i % 2)).unwrap();
     }
     let before = cached(&disk.dir);
     let walk = disk.dir.walk(".").threads(2).uncached(true);
-    assert_eq!(walk.into_iter().count(), 30 * 1001);
+    assert_eq!(walk.into_iter().count(), 12 * 1001);
     assert_eq!(cached(&disk.dir), before);
     // An ordinary walk has no room for them beside its own.
     let walk = disk.dir.walk(".").into_iter();
