@@ -59,11 +59,11 @@ fn all(walk: Walk) -> BTreeMap<(PathBuf, usize), String> {
 }
 
 /// As [`all`], with errors counted.
-fn counted(walk: Walk) -> (Vec<((PathBuf, usize), String)>, BTreeMap<String, usize>) {
+fn counted(walk: Walk) -> (Vec<(PathBuf, String)>, BTreeMap<String, usize>) {
     let (mut entries, mut errors) = (Vec::new(), BTreeMap::new());
     for (key, said) in all(walk) {
         match key.1 {
-            0 => entries.push((key, said)),
+            0 => entries.push((key.0, said)),
             _ => *errors.entry(said).or_default() += 1,
         }
     }
