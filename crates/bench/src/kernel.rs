@@ -24,6 +24,7 @@ use crate::error::{BenchError, OrSetup};
 use crate::files::PAGE;
 use crate::guard::{Guard, Thing, command, tell};
 use crate::mapped::page_faults;
+use crate::passes::{Pass, Passed};
 use crate::place::drop_from_kernel_cache;
 use crate::readers::{Reader, Set, Way};
 use crate::reads::{RandomResult, Read, Reads, Trace};
@@ -43,6 +44,8 @@ enum Order {
     Read(Set, Way, Read),
     /// Read or write streams.
     Streams(PathBuf, Shape, Access),
+    /// Make a pass over trees.
+    Pass(Pass),
 }
 
 /// Its answer: a value of the order, or the text of an error.
@@ -105,6 +108,11 @@ impl KernelSide {
         access: Access,
     ) -> io::Result<Streamed> {
         self.order(&Order::Streams(path.to_owned(), shape, access))
+    }
+
+    /// Makes a pass over trees, the kernel's or one of ours.
+    pub(crate) fn pass(&mut self, pass: &Pass) -> io::Result<Passed> {
+        self.order(&Order::Pass(pass.clone()))
     }
 
     fn order<T: DeserializeOwned>(&mut self, order: &Order) -> io::Result<T> {
@@ -201,6 +209,7 @@ impl State {
                 };
                 serde_json::to_value(reads.run(readers, &read, missed)?)
             }
+            Order::Pass(pass) => serde_json::to_value(pass.run()?),
             Order::Streams(path, shape, access) => {
                 let stream = |number| {
                     let stream = ThroughKernel::open(&path, access, shape.request, number)?;

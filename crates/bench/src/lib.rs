@@ -58,6 +58,7 @@ mod mapped;
 mod markdown;
 mod misses;
 mod names;
+mod passes;
 mod place;
 mod policy;
 mod ratio;

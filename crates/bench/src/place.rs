@@ -285,6 +285,10 @@ impl Folder {
         &self.path
     }
 
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
     /// Mounts a new tmpfs in it, with this setting of huge pages.
     ///
     /// # Errors

@@ -3,9 +3,11 @@
 use foliocache_mm::AddressSpace;
 use foliocache_vfs::dcache::DENTRY_BYTES;
 use foliocache_vfs::inode_bytes;
+use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::error::{BenchError, set_up};
 use crate::names::Make;
@@ -13,7 +15,7 @@ use crate::settings::Settings;
 use crate::threads::on_threads;
 
 /// The number of trees, one for each thread, and their size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Trees {
     pub(crate) threads: usize,
     dirs: usize,
@@ -42,11 +44,30 @@ impl Trees {
         self.threads * self.each()
     }
 
+    /// Names of all trees: files, directories and the trees themselves.
+    pub(crate) fn all_names(self) -> usize {
+        self.threads * (self.each() + self.dirs + 1)
+    }
+
+    /// Calls `each` with the path of every `step`th file of all trees.
+    pub(crate) fn each_file(
+        self,
+        step: usize,
+        mut each: impl FnMut(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut path = FilePath::new();
+        for number in (0..self.all_files()).step_by(step) {
+            path.set_dir(number % self.each() / self.files);
+            path.set_file(number % self.files);
+            each(&Path::new(&top(number / self.each())).join(path.text()))?;
+        }
+        Ok(())
+    }
+
     /// The least memory that our caches take for all names.
     pub(crate) fn memory(self) -> u64 {
-        let names = self.threads * (self.each() + self.dirs + 1);
         let each = inode_bytes() + AddressSpace::memory_bytes() as u64 + DENTRY_BYTES;
-        names as u64 * each
+        self.all_names() as u64 * each
     }
 
     pub(crate) fn make(self, tree: &(impl Make + ?Sized)) -> Result<(), BenchError> {

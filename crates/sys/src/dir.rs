@@ -19,8 +19,9 @@
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::retry_on_intr;
 
 use crate::Errno;
@@ -29,7 +30,7 @@ use crate::fd::{self, FileKind, Stat};
 pub mod mount;
 mod reader;
 
-pub use reader::{DirEntry, DirReader};
+pub use reader::{DirEntry, DirReader, entries, read_entries, seek};
 
 /// `name`, if it is one component.
 ///
@@ -94,6 +95,20 @@ pub fn open_path(
 /// Those of `statx(2)`.
 pub fn stat_path(dir: BorrowedFd<'_>, path: &CStr) -> Result<Stat, Errno> {
     fd::stat_at(dir, path, AtFlags::empty())
+}
+
+/// Whether the kernel has `path` from `dir`, links followed, in its cache of names. Asks no file system and caches nothing.
+///
+/// # Errors
+///
+/// Those of `openat2(2)` but `EAGAIN`; `EINVAL` before Linux 5.12.
+pub fn is_in_kernel_cache(dir: BorrowedFd<'_>, path: &Path) -> Result<bool, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The attributes of `name` in `dir`. A symbolic link is not followed. May block.

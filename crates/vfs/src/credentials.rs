@@ -17,7 +17,7 @@
 
 use crate::attr::{AttrCell, cleared_set_id};
 use crate::inode::Inode;
-use crate::types::{FileKind, OpContext, S_ISGID, S_ISVTX, SetAttr, SetTime};
+use crate::types::{Attr, FileKind, OpContext, S_ISGID, S_ISVTX, SetAttr, SetTime};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
@@ -116,15 +116,23 @@ impl Credentials {
         }
     }
 
+    /// As [`Credentials::check`], of a directory that has no inode.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub fn check_uncached(&self, dir: &Attr, access: Access) -> Result<(), Errno> {
+        let allowed = self.privileged || self.allows_class((dir.mode, dir.uid, dir.gid), access);
+        allowed.then_some(()).ok_or(Errno::EACCES)
+    }
+
     #[inline(always)]
     fn allows(&self, attributes: &AttrCell, access: Access) -> bool {
         // Most directories are searchable by all users.
         let everybody = access.0 * 0o111;
-        attributes.mode() & everybody == everybody || self.allows_class(attributes, access)
+        attributes.mode() & everybody == everybody || self.allows_class(attributes.owner(), access)
     }
 
-    fn allows_class(&self, attributes: &AttrCell, access: Access) -> bool {
-        let (mode, uid, gid) = attributes.owner();
+    fn allows_class(&self, (mode, uid, gid): (u32, u32, u32), access: Access) -> bool {
         let shift = if uid == self.uid {
             6
         } else if self.in_group(gid) && !foliocache_sync::planted!(group_rights_not_asked) {

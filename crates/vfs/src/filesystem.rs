@@ -30,6 +30,7 @@ use crate::types::{
     Attr, Device, DirEntry, DirEntryBuf, FileKind, OpContext, OpenFlags, RenameMode, SetAttr,
     StatFs, XattrMode,
 };
+use crate::uncached::UncachedDir;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::{OsStr, OsString};
@@ -290,6 +291,15 @@ pub trait FileSystem: Send + Sync {
     /// `EAGAIN` otherwise, and as [`FileSystem::opendir`].
     fn opendir_cached(&self, _inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
         Err(Errno::EAGAIN)
+    }
+
+    /// Opens a directory to read its names, and those of directories below it, without caching them. `None` where all names
+    /// are in memory anyway.
+    ///
+    /// # Errors
+    /// As [`FileSystem::opendir`].
+    fn open_uncached(&self, _dir: &SlabArc<Inode>) -> Result<Option<Box<dyn UncachedDir>>, Errno> {
+        Ok(None)
     }
 
     /// The room there is.

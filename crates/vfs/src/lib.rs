@@ -47,6 +47,7 @@ mod open_file;
 mod slab;
 mod super_block;
 mod types;
+mod uncached;
 mod walk;
 
 pub use attr::{AttrCell, cleared_set_id, written_mode};
@@ -69,4 +70,5 @@ pub use types::{
     OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,
     SetAttr, SetTime, StatFs, XattrMode,
 };
+pub use uncached::{UncachedDir, UncachedEntries, UncachedEntry};
 pub use walk::{WalkError, WalkFlags};

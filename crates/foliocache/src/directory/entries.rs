@@ -2,7 +2,7 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{self as vfs, Access, FileKind, OpenDirectory};
+use foliocache_vfs::{self as vfs, Access, Attr, FileKind, OpenDirectory, UncachedDir};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -35,10 +35,6 @@ impl DirEntry {
     /// The name.
     pub fn file_name(&self) -> OsString {
         self.name.clone()
-    }
-
-    pub(crate) fn name(&self) -> &OsStr {
-        &self.name
     }
 
     pub(crate) fn into_name(self) -> OsString {
@@ -223,6 +219,30 @@ impl fmt::Debug for ReadDir {
 }
 
 impl Directory {
+    /// This directory, to be read without its names being cached. `None` where they are in memory anyway.
+    ///
+    /// # Errors
+    /// As [`Directory::read_dir`].
+    pub(crate) fn open_uncached(&self) -> Result<Option<Box<dyn UncachedDir>>> {
+        self.inode(Operation::ReadDir, Path::new("."), |names, inode| {
+            names.check(inode, Access::READ, self.rights.credentials.as_ref())?;
+            names.fs().open_uncached(inode)
+        })
+    }
+
+    /// Whether the credentials allow `access` to a directory whose names are not cached.
+    pub(crate) fn check_uncached(&self, dir: &Attr, access: Access) -> Result<(), Errno> {
+        let credentials = self.rights.credentials.as_ref();
+        credentials.map_or(Ok(()), |credentials| {
+            credentials.check_uncached(dir, access)
+        })
+    }
+
+    /// What a caller is shown of these attributes.
+    pub(crate) fn metadata_of(&self, attr: Attr) -> Metadata {
+        Metadata::new(attr, self.mount().dev())
+    }
+
     /// The entries of a directory; `"."` is this one.
     ///
     /// # Errors

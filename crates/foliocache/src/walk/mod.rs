@@ -8,6 +8,8 @@
 //!                   └▶ several, ordered: the caller does so, and they read those that come   (ahead)
 //! ```
 //!
+//! Entries come from the caches of names, or past them with their attributes (uncached).
+//!
 //! Each directory is opened from the one that it was found in, without following a link: what is moved
 //! meanwhile takes no walk out of its start.
 
@@ -18,16 +20,18 @@ mod team;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod uncached;
 
 use foliocache_sync::Arc;
-use foliocache_vfs::FileKind;
+use foliocache_sys::Errno;
+use foliocache_vfs::{Attr, FileKind};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
-use crate::error::Result;
+use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
 use ahead::Ahead;
 use steps::Steps;
@@ -57,6 +61,7 @@ pub struct Walk {
     threads: usize,
     ordered: bool,
     follow: bool,
+    uncached: bool,
     max_depth: usize,
     /// Runs before a directory is opened.
     #[cfg(test)]
@@ -90,6 +95,7 @@ impl Walk {
             threads: 1,
             ordered: false,
             follow: false,
+            uncached: false,
             max_depth: usize::MAX,
             #[cfg(test)]
             opening: |_| {},
@@ -119,6 +125,23 @@ impl Walk {
     /// one that leads out of the [`Directory`] is an [`Error::Escape`](crate::Error::Escape).
     pub fn follow_links(mut self, follow: bool) -> Self {
         self.follow = follow;
+        self
+    }
+
+    /// Whether the walk leaves the caches as they are, as a backup or a scan should: it brings in no name and no attributes, so it
+    /// pushes out none. Entries come with their attributes, asked for a directory at a time, 1024 names at once, in the order
+    /// of inode numbers. Without [`ordered`](Self::ordered) they come in that order, too: a program that reads the files as they
+    /// come moves least on the disk.
+    ///
+    /// [`WalkEntry::metadata`] gives these attributes without asking again. They are as [`Directory::metadata`] would have shown them: those of
+    /// files with unwritten data include it. Targets of followed links are looked up, and cached, as usual. A file system in memory
+    /// has all names in memory, and walks it as without this.
+    ///
+    /// Directories are read by descriptors: one for each directory that a thread has open, 64 of them at most besides those that are
+    /// read just then. A directory deeper than that is opened again from the start of the walk; if it was moved meanwhile that is
+    /// `ESTALE`.
+    pub fn uncached(mut self, uncached: bool) -> Self {
+        self.uncached = uncached;
         self
     }
 
@@ -154,7 +177,7 @@ impl IntoIterator for Walk {
 /// `EIO` for the directory that it read or, out of order, for the one that it walked.
 ///
 /// Memory in order: see [`Walk::ordered`]. Out of order each thread has a directory open for each level of its depth, and up to
-/// 256 entries of each. For each thread at most 4 directories and 4 times 128 entries wait for others. None of that grows with the
+/// 256 entries of each, an [uncached](Walk::uncached) walk some 2000. For each thread at most 4 directories and 4 times 128 entries wait for others. None of that grows with the
 /// number of entries: threads wait for a slow caller.
 ///
 /// `next` may block while a directory is read. A drop waits until the threads have ended: each finishes what it is reading, 256
@@ -203,6 +226,8 @@ pub struct WalkEntry {
     kind: FileKind,
     depth: usize,
     follow: bool,
+    /// What was asked for when the directory was read.
+    attr: Option<Result<Attr, Errno>>,
 }
 
 impl WalkEntry {
@@ -231,7 +256,11 @@ impl WalkEntry {
     /// # Errors
     /// As [`Directory::metadata`].
     pub fn metadata(&self) -> Result<Metadata> {
-        self.from.stat(self.name(), self.follow)
+        match self.attr {
+            None => self.from.stat(self.name(), self.follow),
+            Some(Ok(attr)) => Ok(self.from.metadata_of(attr)),
+            Some(Err(errno)) => Err(self.from.error(Operation::Metadata, self.name(), errno)),
+        }
     }
 
     fn name(&self) -> &Path {

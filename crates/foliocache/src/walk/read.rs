@@ -2,13 +2,15 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::FileKind;
+use foliocache_vfs::{Attr, FileKind, UncachedDir};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::vec;
 
+use super::uncached::{Found, Uncached};
 use super::{Walk, WalkEntry, WalkName};
-use crate::directory::{DirEntry, Directory, ReadDir};
+use crate::directory::{Directory, ReadDir};
 use crate::error::{Operation, Result};
 use crate::joined::joined;
 
@@ -16,6 +18,8 @@ use crate::joined::joined;
 pub(super) struct Job {
     pub(super) entry: WalkEntry,
     above: Option<Arc<Above>>,
+    /// The directory that it was found in, if names are not cached there.
+    found_in: Option<Arc<dyn UncachedDir>>,
 }
 
 /// A directory that is walked, with those above it.
@@ -45,7 +49,7 @@ impl Open {
     /// How many entries are held.
     pub(super) fn len(&self) -> usize {
         match &self.entries {
-            Entries::Read(_) => 0,
+            Entries::AsRead(_) => 0,
             Entries::Sorted(entries) => entries.len(),
         }
     }
@@ -54,11 +58,15 @@ impl Open {
 /// Where the entries of a directory are.
 #[derive(Clone)]
 pub(super) struct WalkDir {
+    /// What the entries are asked for: the directory, or one above it if names are not cached.
     directory: Arc<Directory>,
+    /// Bytes of the path that lead to `directory`.
+    prefix: usize,
     path: PathBuf,
     /// Of the entries.
     depth: usize,
     above: Option<Arc<Above>>,
+    uncached: Option<Arc<dyn UncachedDir>>,
 }
 
 impl WalkDir {
@@ -67,30 +75,83 @@ impl WalkDir {
         let path = joined(&self.path, name);
         WalkEntry {
             from: Arc::clone(&self.directory),
-            name: WalkName::End(name.len()),
+            name: WalkName::End(path.as_os_str().len() - self.prefix),
             path,
             kind,
             depth: self.depth,
             follow: false,
+            attr: None,
+        }
+    }
+
+    fn job(&self, entry: WalkEntry) -> Job {
+        Job {
+            entry,
+            above: self.above.clone(),
+            found_in: self.uncached.clone(),
+        }
+    }
+}
+
+/// The same with a name of its own.
+pub(super) struct Named {
+    name: OsString,
+    kind: FileKind,
+    attr: Option<Result<Attr, Errno>>,
+}
+
+/// A directory that is being read.
+pub(super) enum Reading {
+    Cached(Box<ReadDir>),
+    Uncached(Box<Uncached>),
+}
+
+impl Reading {
+    fn next<R>(&mut self, place: &WalkDir, take: impl FnOnce(Result<Found<'_>>) -> R) -> Option<R> {
+        match self {
+            Reading::Cached(entries) => {
+                let found = |(kind, name)| {
+                    let attr = None;
+                    Found { name, kind, attr }
+                };
+                Some(take(entries.next_borrowed()?.map(found)))
+            }
+            Reading::Uncached(entries) => Some(take(entries.next()?.map_err(|errno| {
+                let path = &place.path.as_os_str().as_bytes();
+                let path = Path::new(OsStr::from_bytes(path.get(place.prefix..).unwrap_or(b"")));
+                place.directory.error(Operation::ReadDir, path, errno)
+            }))),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self {
+            Reading::Cached(entries) => entries.has_ended(),
+            Reading::Uncached(entries) => entries.has_ended(),
         }
     }
 }
 
 pub(super) enum Entries {
-    Read(Box<ReadDir>),
-    Sorted(vec::IntoIter<Result<DirEntry>>),
+    AsRead(Reading),
+    Sorted(vec::IntoIter<Result<Named>>),
 }
 
 impl Entries {
     /// What `take` makes of the next one.
     pub(super) fn next<R>(
         &mut self,
-        take: impl FnOnce(Result<(FileKind, &OsStr)>) -> R,
+        place: &WalkDir,
+        take: impl FnOnce(Result<Found<'_>>) -> R,
     ) -> Option<R> {
         match self {
-            Entries::Read(entries) => entries.next_borrowed().map(take),
+            Entries::AsRead(entries) => entries.next(place, take),
             Entries::Sorted(entries) => Some(match entries.next()? {
-                Ok(entry) => take(Ok((entry.kind(), entry.name()))),
+                Ok(Named { name, kind, attr }) => take(Ok(Found {
+                    name: &name,
+                    kind,
+                    attr,
+                })),
                 Err(error) => take(Err(error)),
             }),
         }
@@ -100,8 +161,8 @@ impl Entries {
 /// A directory whose entries are being read, to be put in order.
 pub(super) struct Unsorted {
     place: WalkDir,
-    read: Box<ReadDir>,
-    entries: Vec<Result<DirEntry>>,
+    reading: Reading,
+    entries: Vec<Result<Named>>,
 }
 
 impl Unsorted {
@@ -111,8 +172,15 @@ impl Unsorted {
 
     /// Reads entries, `count` at most; says whether there may be more.
     pub(super) fn read(&mut self, count: usize) -> bool {
-        self.entries.extend(self.read.by_ref().take(count));
-        !self.read.has_ended()
+        let Self { place, reading, .. } = self;
+        let named = |Found { name, kind, attr }: Found<'_>| Named {
+            name: name.to_owned(),
+            kind,
+            attr,
+        };
+        let next = || reading.next(place, |found| found.map(named));
+        self.entries.extend(std::iter::from_fn(next).take(count));
+        !self.reading.has_ended()
     }
 
     /// Reads what is left.
@@ -120,7 +188,7 @@ impl Unsorted {
         self.read(usize::MAX);
         // Names first, then what went wrong.
         self.entries.sort_by(|a, b| match (a, b) {
-            (Ok(a), Ok(b)) => a.name().cmp(b.name()),
+            (Ok(a), Ok(b)) => a.name.cmp(&b.name),
             (a, b) => a.is_err().cmp(&b.is_err()),
         });
         Open {
@@ -148,8 +216,8 @@ impl Below {
             return None;
         }
         let entries = entries.as_slice().iter().flatten();
-        let directories = entries.filter(|entry| entry.kind() == FileKind::Directory);
-        let names = directories.map(|entry| entry.name().to_owned());
+        let directories = entries.filter(|entry| entry.kind == FileKind::Directory);
+        let names = directories.map(|entry| entry.name.clone());
         let mut names: Vec<_> = names.collect();
         // One that was moved away and made again may be there twice.
         names.dedup();
@@ -173,10 +241,8 @@ impl Below {
     }
 
     pub(super) fn job(&self) -> Job {
-        Job {
-            entry: self.place.entry(&self.name, FileKind::Directory),
-            above: self.place.above.clone(),
-        }
+        let entry = self.place.entry(&self.name, FileKind::Directory);
+        self.place.job(entry)
     }
 }
 
@@ -190,32 +256,59 @@ impl Walk {
             kind: FileKind::Directory,
             depth: 0,
             follow: true,
+            attr: None,
         };
-        Job { entry, above: None }
+        Job {
+            entry,
+            above: None,
+            found_in: None,
+        }
     }
 
     pub(super) fn open(&self, job: Job) -> Result<Open> {
-        let (place, read) = self.read(job)?;
-        let entries = Entries::Read(Box::new(read));
+        let (place, reading) = self.read(job)?;
+        let entries = Entries::AsRead(reading);
         Ok(Open { place, entries })
     }
 
     /// Opens a directory whose entries are to be put in order.
     pub(super) fn unsorted(&self, job: Job) -> Result<Unsorted> {
-        let (place, read) = self.read(job)?;
+        let (place, reading) = self.read(job)?;
         Ok(Unsorted {
             place,
-            read: Box::new(read),
+            reading,
             entries: Vec::new(),
         })
     }
 
-    fn read(&self, Job { entry, mut above }: Job) -> Result<(WalkDir, ReadDir)> {
+    fn read(&self, job: Job) -> Result<(WalkDir, Reading)> {
+        let Job {
+            entry,
+            mut above,
+            found_in,
+        } = job;
         #[cfg(test)]
         (self.opening)(&entry.path);
-        let directory = entry.from.open_below(entry.name(), entry.follow)?;
+        let (directory, uncached) = match found_in.filter(|_| !entry.follow) {
+            Some(found_in) => {
+                let dir = Self::open_uncached(&entry, &*found_in)?;
+                (Arc::clone(&entry.from), Some(dir))
+            }
+            None => {
+                let directory = entry.from.open_below(entry.name(), entry.follow)?;
+                let uncached = match self.uncached {
+                    true => directory.open_uncached()?,
+                    false => None,
+                };
+                (Arc::new(directory), uncached)
+            }
+        };
+        let uncached: Option<Arc<dyn UncachedDir>> = uncached.map(Arc::from);
         if self.follow {
-            let ino = directory.metadata(".")?.attr().ino;
+            let ino = match &uncached {
+                Some(dir) => dir.attr().ino,
+                None => directory.metadata(".")?.attr().ino,
+            };
             let mut at = &above;
             while let Some(here) = at {
                 if here.ino == ino {
@@ -226,14 +319,25 @@ impl Walk {
             }
             above = Some(Arc::new(Above { ino, above }));
         }
-        let read = directory.read_dir(".")?;
+        let reading = match &uncached {
+            Some(dir) => Reading::Uncached(Box::new(Uncached::new(dir))),
+            None => Reading::Cached(Box::new(directory.read_dir(".")?)),
+        };
+        let is_below = uncached.is_some() && Arc::ptr_eq(&directory, &entry.from);
+        let prefix = match entry.path.as_os_str().len() {
+            0 => 0,
+            len if is_below => len - entry.name().as_os_str().len(),
+            len => len + 1,
+        };
         let place = WalkDir {
-            directory: Arc::new(directory),
+            directory,
+            prefix,
             path: entry.path,
             depth: entry.depth + 1,
             above,
+            uncached,
         };
-        Ok((place, read))
+        Ok((place, reading))
     }
 
     /// Does what a thread of the walk does with a directory. If that panics, which is counted, there is an
@@ -247,9 +351,10 @@ impl Walk {
     }
 
     /// An entry of a directory, and that as a directory to be walked.
-    pub(super) fn entry(&self, place: &WalkDir, entry: Result<(FileKind, &OsStr)>) -> Step {
-        let (kind, name) = entry?;
+    pub(super) fn entry(&self, place: &WalkDir, found: Result<Found<'_>>) -> Step {
+        let Found { name, kind, attr } = found?;
         let mut found = place.entry(name, kind);
+        found.attr = attr;
         if found.kind == FileKind::Unknown {
             found.kind = found.metadata()?.file_type();
         }
@@ -257,16 +362,11 @@ impl Walk {
             // From the start, which it must not lead out of.
             found.from = Arc::clone(&self.start);
             found.name = WalkName::Path(self.path.join(&found.path));
-            found.follow = true;
+            (found.follow, found.attr) = (true, None);
             found.kind = found.metadata()?.file_type();
         }
         let walked = found.kind == FileKind::Directory && place.depth < self.max_depth;
-        let job = walked.then(|| {
-            Box::new(Job {
-                entry: found.clone(),
-                above: place.above.clone(),
-            })
-        });
+        let job = walked.then(|| Box::new(place.job(found.clone())));
         Ok((found, job))
     }
 }

@@ -44,7 +44,7 @@ impl Steps {
             }
             let open = self.open.last_mut()?;
             let Open { place, entries } = open;
-            match entries.next(|entry| self.walk.entry(place, entry)) {
+            match entries.next(place, |found| self.walk.entry(place, found)) {
                 Some(step) => return Some(step),
                 None => drop(self.open.pop()),
             }

@@ -32,6 +32,7 @@ mod tokio_files;
 mod trees;
 mod two_writers;
 mod uncached;
+mod uncached_walks;
 mod unwritten;
 mod views;
 mod written_first;

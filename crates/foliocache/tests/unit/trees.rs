@@ -81,7 +81,7 @@ fn an_ordered_walk_is_sorted_and_parents_come_first() {
 }
 
 /// A tree by chance: names that sort unlike their paths, links, directories that a guest cannot read.
-fn random_tree(dir: &Directory, seed: u64) {
+pub(crate) fn random_tree(dir: &Directory, seed: u64) {
     let mut state = seed;
     let mut random = |below: u64| {
         state ^= state << 13;

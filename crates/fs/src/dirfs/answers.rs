@@ -26,7 +26,7 @@ pub(super) fn remembered(stat: &Stat) -> Attributes {
 
 impl Shared {
     /// The attributes that an inode remembers of `stat` where nothing of ours is newer: its ctime is that which was shown before.
-    fn found(&self, stat: &Stat) -> Attributes {
+    pub(super) fn found(&self, stat: &Stat) -> Attributes {
         let mut attributes = remembered(stat);
         if stat.kind() == FileKind::Regular
             && let Some(shown) = self.ctimes.shown(stat)

@@ -38,6 +38,7 @@
 //! | `looks` | asking the source, and what its [coherence](crate::coherence) says then |
 //! | `replaced` | names that others give to other files |
 //! | `ctimes` | change times that were shown of files whose inodes left memory |
+//! | `uncached` | directories whose names are read and not cached |
 //! | `namespace`, `names`, `stream` | look-up, creation, renames, reading directories: the [`FileSystem`](foliocache_vfs::FileSystem) |
 //!
 //! # Invariants
@@ -98,6 +99,7 @@ mod sync_calls;
 mod tests;
 mod times;
 mod transfer;
+mod uncached;
 mod watch;
 mod write;
 mod writers;

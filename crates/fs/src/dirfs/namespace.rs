@@ -20,6 +20,7 @@ use super::names::check_component;
 use super::node::{DirNode, NODE_BYTES};
 use super::stream::DirStream;
 use super::sync_calls::SyncCall;
+use super::uncached::Uncached;
 use super::{DirFs, NodeOps, WritebackAtClose};
 use crate::coherence::LocalChange;
 use foliocache_sync::Arc;
@@ -29,7 +30,8 @@ use foliocache_sys::dir;
 use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
     Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, XattrMode, check_opens,
+    OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, UncachedDir, XattrMode,
+    check_opens,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -387,6 +389,10 @@ impl FileSystem for DirFs {
 
     fn opendir_cached(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
         Ok(Box::new(DirStream::open_listed(self, inode)?))
+    }
+
+    fn open_uncached(&self, dir: &SlabArc<Inode>) -> Result<Option<Box<dyn UncachedDir>>, Errno> {
+        Ok(Some(Box::new(Uncached::open(self, dir)?)))
     }
 
     /// Dirty data has no blocks in the source yet, and counts as used.

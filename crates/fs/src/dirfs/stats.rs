@@ -66,6 +66,10 @@ pub struct DirFsStats {
     pub directories_from_cache: u64,
     /// Directories that the source was asked for the names of.
     pub directories_read: u64,
+    /// Names that [uncached](foliocache_vfs::UncachedDir) passes asked the source for the attributes of.
+    pub uncached_names: u64,
+    /// Those of them that led to an inode in memory.
+    pub uncached_names_known: u64,
     /// Bytes of names that are known; they are charged to the bound.
     pub listing_bytes: u64,
     /// Files that were changed from outside and whose pages were dropped.
@@ -111,11 +115,12 @@ impl fmt::Display for DirFsStats {
             Count(self.batched_files),
         );
         let opened = format!(
-            "{} files from the cache, {} asked about; {} directories from the cache, {} read",
+            "{} files from the cache, {} asked about; {} directories from the cache, {} read, {} names uncached",
             Count(self.opens_from_cache),
             Count(self.opens_asked),
             Count(self.directories_from_cache),
             Count(self.directories_read),
+            Count(self.uncached_names),
         );
         let changes = format!(
             "{} told, {} times lost, {} files dropped; {} directories and {} files watched, {} refused",
@@ -176,14 +181,21 @@ pub(super) struct Counters {
     pub(super) opens_asked: AtomicU64,
     pub(super) directories_from_cache: AtomicU64,
     pub(super) directories_read: AtomicU64,
+    pub(super) uncached_names: AtomicU64,
+    pub(super) uncached_names_known: AtomicU64,
     pub(super) invalidations: AtomicU64,
     fallbacks: LeafMutex<Vec<(Fallback, Errno, u64)>>,
 }
 
 /// Counts one.
 pub(super) fn count(counter: &AtomicU64) {
+    add(counter, 1);
+}
+
+/// Counts so many.
+pub(super) fn add(counter: &AtomicU64, number: u64) {
     // Relaxed: a statistic.
-    counter.fetch_add(1, Ordering::Relaxed);
+    counter.fetch_add(number, Ordering::Relaxed);
 }
 
 pub(super) fn read(counter: &AtomicU64) -> u64 {
@@ -223,6 +235,8 @@ impl Counters {
             opens_asked: read(&self.opens_asked),
             directories_from_cache: read(&self.directories_from_cache),
             directories_read: read(&self.directories_read),
+            uncached_names: read(&self.uncached_names),
+            uncached_names_known: read(&self.uncached_names_known),
             invalidations: read(&self.invalidations),
             fallbacks: self.fallbacks.lock().clone(),
             ..DirFsStats::default()

@@ -126,40 +126,75 @@ impl DirReader {
     )]
     pub fn next(&mut self) -> Result<Option<DirEntry<'_>>, Errno> {
         if self.at == self.filled {
-            self.filled = self.fetch()?;
+            self.filled = read_entries(self.dir.as_fd(), &mut self.buf)?;
             self.at = 0;
             if self.filled == 0 {
                 return Ok(None);
             }
         }
-        let entry = &self.buf[self.at..self.filled];
-        let len = usize::from(u16::from_ne_bytes(field(entry, 16)?));
-        let name = entry.get(NAME..len).ok_or(Errno::EIO)?;
-        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        let (entry, len) = decode(&self.buf[self.at..self.filled])?;
         self.before = (self.at, self.offset);
         self.at += len;
-        self.offset = u64::from_ne_bytes(field(entry, 8)?);
-        Ok(Some(DirEntry {
-            name: OsStr::from_bytes(name),
-            ino: u64::from_ne_bytes(field(entry, 0)?),
-            // The types of entries are those of modes, shifted (`DTTOIF`).
-            kind: FileKind::from_mode(u32::from(entry[NAME - 1]) << 12),
-            next_offset: self.offset,
-        }))
+        self.offset = entry.next_offset;
+        Ok(Some(entry))
     }
+}
 
-    fn fetch(&mut self) -> Result<usize, Errno> {
-        // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is ours alone.
-        let ret = unsafe {
-            libc::syscall(
-                libc::SYS_getdents64,
-                self.dir.as_raw_fd(),
-                self.buf.as_mut_ptr(),
-                self.buf.len(),
-            )
-        };
-        usize::try_from(ret).map_err(|_| Errno::last_os_error())
-    }
+/// Reads the entries that come next in an open directory, as many as fit into `buf`; the bytes that they take, 0 at the end.
+/// [`entries`] decodes them. May block.
+///
+/// # Errors
+///
+/// Those of `getdents64(2)`; `ENOENT` when the directory was removed, `EINVAL` for a buffer that is too small.
+pub fn read_entries(dir: BorrowedFd<'_>, buf: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes at most `buf.len()` bytes at `buf`, which is ours alone.
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_getdents64,
+            dir.as_raw_fd(),
+            buf.as_mut_ptr(),
+            buf.len(),
+        )
+    };
+    usize::try_from(ret).map_err(|_| Errno::last_os_error())
+}
+
+/// The entries in what [`read_entries`] has filled. An entry that cannot be decoded is `EIO`, and the last.
+pub fn entries(mut filled: &[u8]) -> impl Iterator<Item = Result<DirEntry<'_>, Errno>> {
+    std::iter::from_fn(move || {
+        if filled.is_empty() {
+            return None;
+        }
+        let decoded = decode(filled);
+        let len = decoded.as_ref().map_or(filled.len(), |&(_, len)| len);
+        filled = &filled[len..];
+        Some(decoded.map(|(entry, _)| entry))
+    })
+}
+
+/// Has [`read_entries`] go on at `offset`: 0 or a [`DirEntry::next_offset`] of the same directory.
+///
+/// # Errors
+///
+/// `EINVAL` for a number that is no offset.
+pub fn seek(dir: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+    fs::seek(dir, SeekFrom::Start(offset))?;
+    Ok(())
+}
+
+/// The first entry, and its length.
+fn decode(filled: &[u8]) -> Result<(DirEntry<'_>, usize), Errno> {
+    let len = usize::from(u16::from_ne_bytes(field(filled, 16)?));
+    let name = filled.get(NAME..len).ok_or(Errno::EIO)?;
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let entry = DirEntry {
+        name: OsStr::from_bytes(name),
+        ino: u64::from_ne_bytes(field(filled, 0)?),
+        // The types of entries are those of modes, shifted (`DTTOIF`).
+        kind: FileKind::from_mode(u32::from(filled[NAME - 1]) << 12),
+        next_offset: u64::from_ne_bytes(field(filled, 8)?),
+    };
+    Ok((entry, len))
 }
 
 fn field<const N: usize>(entry: &[u8], at: usize) -> Result<[u8; N], Errno> {
