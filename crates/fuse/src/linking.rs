@@ -83,7 +83,7 @@ impl Place {
         Place(hasher.finish())
     }
 
-    fn count(self) -> usize {
+    fn slot(self) -> usize {
         self.0 as usize % COUNTS
     }
 }
@@ -107,10 +107,19 @@ impl Listing {
 
 /// Answers about the names of one hash.
 #[derive(Clone, Copy, Default)]
-struct Answers {
-    /// Those that differ from the one before.
-    count: u32,
+pub(crate) struct Answers {
+    given: u32,
+    /// Those that differed from the one before.
+    changed: u32,
     last: Option<(Place, Option<NodeId>)>,
+}
+
+impl Answers {
+    /// Whether an answer since `before` contradicts this one.
+    fn contradict(&self, before: Answers, place: Place, node: NodeId) -> bool {
+        let same = self.last == Some((place, Some(node)));
+        self.changed != before.changed || self.given != before.given && !same
+    }
 }
 
 struct State {
@@ -125,10 +134,11 @@ struct State {
 impl State {
     /// Notes an answer about a name.
     fn note(&mut self, place: Place, node: Option<NodeId>) {
-        let answers = &mut self.answers[place.count()];
+        let answers = &mut self.answers[place.slot()];
+        answers.given = answers.given.wrapping_add(1);
         if answers.last != Some((place, node)) {
             answers.last = Some((place, node));
-            answers.count = answers.count.wrapping_add(1);
+            answers.changed = answers.changed.wrapping_add(1);
         }
     }
 
@@ -177,18 +187,19 @@ impl Telling<'_> {
         Place::new(self.dir, name)
     }
 
-    /// How many answers about a name there were, before it is looked up.
-    pub(crate) fn answers(&self, place: Place) -> u32 {
-        self.linking.state.lock().answers[place.count()].count
+    /// The answers about a name, before it is looked up.
+    pub(crate) fn answers(&self, place: Place) -> Answers {
+        self.linking.state.lock().answers[place.slot()]
     }
 
     /// The reply is to tell a name. `before`: the [answers](Telling::answers) before it was looked up.
-    pub(crate) fn tell(&self, place: Place, node: NodeId, before: u32) -> Tell {
+    pub(crate) fn tell(&self, place: Place, node: NodeId, before: Answers) -> Tell {
         let mut state = self.linking.state.lock();
         if let Some(other) = state.other(place, Some(node)) {
             return Tell::Instead(other);
         }
-        let overtaken = state.answers[place.count()].count != before && !is_planted();
+        let overtaken =
+            state.answers[place.slot()].contradict(before, place, node) && !is_planted();
         // Listings that are made at the same time are overtaken by this one, also if it is not believed.
         state.note(place, Some(node));
         let number = self.number;
@@ -373,7 +384,5 @@ impl Linking {
     }
 }
 
-#[cfg(test)]
-mod kernel;
 #[cfg(test)]
 mod tests;

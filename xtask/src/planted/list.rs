@@ -441,7 +441,7 @@ const ABOVE: &[Bug] = &[
         "listings_overtake_look_ups",
         "the kernel believes a listing that is older than a look-up",
         Unit,
-        &["fuse::lib::linking::kernel::no_program_sees_an_older_file_after_a_newer_one"],
+        &["fuse::lib::linking::tests::kernel::no_program_sees_an_older_file_after_a_newer_one"],
     ),
     bug(
         "fuse",

@@ -455,12 +455,12 @@ fn a_walk_of_names_that_are_not_cached() {
     assert_eq!(
         ratios_of(&json),
         [
-            "coldwalk_vs_kernel",
-            "coldwalk_ordered_vs_kernel",
             "coldwalk_alone_vs_kernel",
-            "coldwalk_vs_kernel_threads",
             "coldwalk_cached_vs_kernel",
-            "coldwalk_cpu_vs_kernel"
+            "coldwalk_cpu_vs_kernel",
+            "coldwalk_ordered_vs_kernel",
+            "coldwalk_vs_kernel",
+            "coldwalk_vs_kernel_threads"
         ]
     );
     for row in json["rows"].as_array().unwrap() {

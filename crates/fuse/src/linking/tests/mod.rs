@@ -1,5 +1,7 @@
 //! Orders of listings, look-ups and changes.
 
+mod kernel;
+
 use super::*;
 use foliocache_sync::thread;
 
@@ -34,6 +36,27 @@ fn a_listing_that_a_look_up_overtook_is_not_believed() {
     let before = telling.answers(v());
     let told = telling.tell(v(), NEW, before);
     assert_eq!(told, Tell::Believed, "looked up after it");
+}
+
+#[test]
+fn an_answer_that_was_given_before_overtakes_a_listing_too() {
+    let linking = Linking::new();
+    assert_eq!(linking.answer(1, V.as_ref(), Some(NEW)), None);
+    let telling = linking.begin(1, 7);
+    // The name led back to the old file for a moment.
+    let before = telling.answers(v());
+    assert_eq!(linking.answer(1, V.as_ref(), Some(NEW)), None);
+    assert_eq!(telling.tell(v(), OLD, before), Tell::Unbelieved);
+}
+
+#[test]
+fn an_equal_answer_does_not_overtake_a_listing() {
+    let linking = Linking::new();
+    assert_eq!(linking.answer(1, V.as_ref(), Some(NEW)), None);
+    let telling = linking.begin(1, 7);
+    let before = telling.answers(v());
+    assert_eq!(linking.answer(1, V.as_ref(), Some(NEW)), None);
+    assert_eq!(telling.tell(v(), NEW, before), Tell::Believed);
 }
 
 #[test]

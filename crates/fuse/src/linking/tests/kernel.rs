@@ -7,7 +7,7 @@
 //! before it enters the name. A look-up of a dentry that is not believed holds nothing, and the dentry may have left the
 //! tree before its answer comes.
 
-use super::*;
+use crate::linking::*;
 use foliocache_sim::Rng;
 
 const NAME: &str = "v";
@@ -21,8 +21,8 @@ const STEPS: u32 = 400;
 enum Lister<'a> {
     Idle,
     Asked(Telling<'a>),
-    /// The count of answers before, and the file that was found.
-    Found(Telling<'a>, u32, u64),
+    /// The answers before, and the file that was found.
+    Found(Telling<'a>, Answers, u64),
     /// The reply is on its way: a file, and whether it may be believed.
     Sent(u64, bool),
 }
