@@ -161,16 +161,20 @@ impl Ctimes {
         };
         let mut table = self.table.lock();
         // Another thread may have been here.
-        if table.notes.len() < wanted {
-            let old = std::mem::replace(&mut *table, larger);
-            for set in old.notes.chunks(WAYS) {
-                // The newest last, so that it is the first again.
-                let notes = set.iter().rev().filter(|note| note.key != 0);
-                notes.for_each(|note| table.insert(*note));
-            }
-            self.len.store(table.len, Ordering::Relaxed);
-            self.places.store(wanted, Ordering::Relaxed);
+        if table.notes.len() >= wanted {
+            return;
         }
+        let old = std::mem::replace(&mut *table, larger);
+        for set in old.notes.chunks(WAYS) {
+            // The newest last, so that it is the first again.
+            let notes = set.iter().rev().filter(|note| note.key != 0);
+            notes.for_each(|note| table.insert(*note));
+        }
+        self.len.store(table.len, Ordering::Relaxed);
+        self.places.store(wanted, Ordering::Relaxed);
+        // Its memory is given back without the lock.
+        drop(table);
+        drop(old);
     }
 
     /// A file in memory may leave a note from now on.

@@ -32,7 +32,6 @@ use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::coarse_realtime;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
@@ -101,7 +100,7 @@ impl Shared {
         let node = || MemNode {
             shared: self.clone(),
             data,
-            xattrs: LeafMutex::new(BTreeMap::new()),
+            xattrs: node::XattrsLock::new(BTreeMap::new()),
             mapping_charge: OnceLock::new(),
             charged: AtomicU64::new(0),
         };

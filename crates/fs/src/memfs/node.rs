@@ -5,7 +5,7 @@ use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, MappingChar
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
+use foliocache_sync::rank::{ConstRankedMutex, Rank};
 use foliocache_sync::time::{Duration, coarse_realtime};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
@@ -26,6 +26,10 @@ const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The lock of a directory's entries.
 pub(super) type EntriesLock = ConstRankedMutex<{ Rank::Namespace as u8 }, Entries>;
+
+/// The lock of a node's extended attributes, whose memory is charged under it.
+pub(super) type XattrsLock =
+    ConstRankedMutex<{ Rank::Namespace as u8 }, BTreeMap<OsString, Vec<u8>>>;
 
 pub(super) enum Data {
     File,
@@ -49,7 +53,7 @@ pub(super) struct Entries {
 pub(super) struct MemNode {
     pub(super) shared: Arc<Shared>,
     pub(super) data: Data,
-    pub(super) xattrs: LeafMutex<BTreeMap<OsString, Vec<u8>>>,
+    pub(super) xattrs: XattrsLock,
     pub(super) mapping_charge: OnceLock<MappingCharge>,
     /// Bytes charged to the bound for names and extended attributes.
     pub(super) charged: AtomicU64,

@@ -28,6 +28,7 @@ use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameUsage, Frames, MIN_LIMIT};
 use crate::error::MmError;
 use crate::types::PAGE_SHIFT;
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use foliocache_sync::rank::{Rank, might_lock};
 
 /// The part of the limit that blocks never take.
 const FLOOR_SHARE: u64 = 32;
@@ -257,6 +258,7 @@ impl Frames {
     /// As `room_to_capacity`, from a look without the lock.
     #[inline]
     pub(super) fn try_room_to_capacity(&self) {
+        might_lock(Rank::Frames);
         let hints = &self.hints;
         if self.units() < hints.target.load(Ordering::Relaxed)
             && self.room.left() >= BLOCK_SIZE as i64
