@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! The kernel enters the names that a reply to `READDIRPLUS` tells after the reply has come, whatever it was told of them
-//! in the meantime. So a look-up could show a program the file that others just put under a name, and the listing, which
-//! was made before, then lead the same program to the old file: until the kernel is told of the change.
+//! The kernel enters the names of a `READDIRPLUS` reply when the reply arrives, whatever it has learned of them since the reply
+//! was made. So a program could open the file that others had just put under a name, and find the old file there again
+//! a moment later:
 //!
 //! ```text
 //!   listing   v is file 5 ──────────────────── reply ─────────▶ the kernel enters v: file 5
@@ -12,14 +12,16 @@
 //!   look-up                     v is file 6 ──▶ a program reads file 6
 //! ```
 //!
-//! A listing that another answer has overtaken gives the name without belief: the kernel asks before it uses it. Otherwise the name is
-//! *pending* until the kernel has entered it. That is sure when the thread that listed asks for more, when the kernel
-//! changes a name in the directory, which it keeps locked while it lists, or after [`TTL`].
+//! If another answer has overtaken a listing, the listing gives the name without belief: the kernel asks before it uses it.
+//! Otherwise the name is *pending* until the kernel has entered it. That is sure when the thread that listed asks for more,
+//! when the kernel changes a name in the directory, which it keeps locked while it lists, or after [`TTL`].
 //!
-//! A look-up that finds another file than a pending name leads to has the kernel told that the name is stale, which waits
-//! for the directory's lock, and so for the listing. If that takes too long, the look-up itself may hold the lock, or the listing wait
-//! for it: it is answered with the pending file, without belief, as if it had come before the change. Other listings do the
-//! same at once.
+//! A look-up may find another file than a pending name leads to. Then a thread tells the kernel that the name is stale. This waits for
+//! the directory's lock, and so for the listing. The look-up itself may hold that lock, or the listing may wait for
+//! the look-up. So the look-up waits no longer than [`PATIENCE`]; after that its answer is the pending file, without belief, as if
+//! it had come before the change. Another listing gives that answer at once.
+//!
+//! The names take some 50 KiB at most, which are not charged.
 //!
 //! # Invariants
 //!
@@ -162,7 +164,7 @@ pub(crate) struct Linking {
     entered: Condvar,
 }
 
-/// How a listing tells a name.
+/// What a listing tells of a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
     /// The kernel may believe what was found.

@@ -9,7 +9,7 @@ use super::Violation;
 use super::source::{Area, Source, find_word};
 
 /// Crates in which every lock has a rank.
-const RANKED: &[&str] = &["xarray", "vfs", "fs"];
+const RANKED: &[&str] = &["xarray", "vfs", "fs", "fuse"];
 
 pub(crate) fn check(source: &Source) -> Vec<Violation> {
     if source.area != Area::Src || source.test || !RANKED.contains(&source.room.as_str()) {
