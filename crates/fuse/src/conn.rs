@@ -8,6 +8,7 @@
 //! the kernel's copies at once, because they pass through it. It is told of other changes in directories that are watched
 //! ([`news`](crate::news)). Elsewhere it sees them [`TTL`] later at most.
 
+use crate::answers::Stale;
 use crate::buffers::{Buffers, MORE_BUFFERS};
 use crate::convert;
 use crate::entry::{Entry, LONG, TTL};
@@ -29,10 +30,10 @@ use foliocache_sync::background::Panics;
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Attr, FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
+    FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
     SuperBlock,
 };
-use fuser::{FileAttr, FopenFlags, Generation, INodeNo, Request};
+use fuser::{FopenFlags, Generation, INodeNo, Request};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -58,6 +59,7 @@ pub(crate) struct FuseConn {
     pub(crate) directories: Handles<DirHandle>,
     pub(crate) listed: Arc<Listed>,
     pub(crate) linking: Arc<Linking>,
+    pub(crate) stale: Arc<Stale>,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<Counters>,
     pub(crate) panics: Arc<Panics>,
@@ -85,6 +87,7 @@ impl Drop for FuseConn {
         // The requests of a detached mount are served longer than the mount lives.
         self.unopened.stop();
         self.linking.stop();
+        self.stale.stop();
     }
 }
 
@@ -102,9 +105,9 @@ pub(crate) fn context(req: &Request, umask: u32) -> OpContext {
 /// A directory that a request is about to ask about.
 pub(crate) struct Within {
     pub(crate) dentry: DentryRef<Inode>,
-    inode: SlabArc<Inode>,
+    pub(crate) inode: SlabArc<Inode>,
     /// From now on the kernel is told of changes in it.
-    told: bool,
+    pub(crate) told: bool,
 }
 
 impl FuseConn {
@@ -125,6 +128,7 @@ impl FuseConn {
             directories: Handles::new(),
             listed: Arc::clone(&listed),
             linking: Arc::clone(&linking),
+            stale: Arc::default(),
             buffers: Buffers::new(options.threads.max(1) + MORE_BUFFERS),
             counters,
             panics: Arc::new(Panics::new(|name, message| {
@@ -229,79 +233,11 @@ impl FuseConn {
         })
     }
 
-    fn ttl(&self, told: bool, present: bool) -> Duration {
+    pub(crate) fn ttl(&self, told: bool, present: bool) -> Duration {
         match told {
             true => LONG,
             false => self.names.validity(present).min(TTL),
         }
-    }
-
-    /// Attributes, and how long the kernel may believe them. `dir` is a directory with a name of the inode whose
-    /// changes the kernel would be told of. The attributes are `known` if the file system was asked after that
-    /// became so.
-    fn attributes(
-        &self,
-        inode: &SlabArc<Inode>,
-        dir: Option<&Inode>,
-        known: Option<Attr>,
-    ) -> Result<(FileAttr, Duration), Errno> {
-        let mut told = match inode.is_directory() {
-            true => self.news.tells_of(&self.names, inode),
-            false => dir.is_some(),
-        };
-        let attr = match known {
-            // A directory need not have been watched for changes of its own attributes.
-            Some(known) if !inode.is_directory() => known,
-            _ => self.attributes_now(inode)?,
-        };
-        if let Some(dir) = dir
-            && !inode.is_directory()
-        {
-            told = self.fs().is_told_all(dir, inode) && !self.is_used(inode);
-        }
-        let mut attr = self.shown.attr(convert::attr(&attr));
-        attr.ino = INodeNo(inode.ino());
-        Ok((attr, self.ttl(told, true)))
-    }
-
-    /// Whether its attributes may change without notice: stores into mappings cause no event, and data that waits
-    /// to be written is known only here.
-    fn is_used(&self, inode: &Inode) -> bool {
-        let provisional = inode.attributes().is_provisional();
-        provisional || inode.ops().writers() > 0 || self.nodes.is_open(inode.ino())
-    }
-
-    /// The attributes of an inode that the kernel knows.
-    pub(crate) fn attributes_of(&self, ino: INodeNo) -> Result<(FileAttr, Duration), Errno> {
-        let (inode, dir) = self.told(ino)?;
-        self.attributes(&inode, dir.as_deref(), None)
-    }
-
-    /// Changes the attributes of an inode that the kernel knows.
-    pub(crate) fn set_attributes(
-        &self,
-        ctx: &OpContext,
-        ino: INodeNo,
-        set: &SetAttr,
-    ) -> Result<(FileAttr, Duration), Errno> {
-        let (inode, dir) = self.told(ino)?;
-        if set.size.is_some() && ctx.uid != 0 {
-            self.remove_privileges(ctx, &inode)?;
-        }
-        let attr = self.fs().setattr(ctx, &inode, set)?;
-        self.attributes(&inode, dir.as_deref(), Some(attr))
-    }
-
-    /// An inode that the kernel knows, and the directory whose watch reports all its changes.
-    /// `None` for a directory and for a file in use.
-    fn told(&self, ino: INodeNo) -> Result<(SlabArc<Inode>, Option<SlabArc<Inode>>), Errno> {
-        let (inode, dentry) = self.nodes.named(&self.names, ino.0)?;
-        let dentry = dentry.filter(|_| !inode.is_directory() && !self.is_used(&inode));
-        let dir = dentry.and_then(|dentry| {
-            let inode = inode.clone();
-            self.told_by(&Named { dentry, inode })
-        });
-        Ok((inode, dir))
     }
 
     /// Opens a file that the kernel knows.
@@ -377,20 +313,6 @@ impl FuseConn {
         }
     }
 
-    /// The directory whose watch reports changes of a file, if the file still has its name there.
-    fn told_by(&self, named: &Named) -> Option<SlabArc<Inode>> {
-        let within = self.within(named.dentry.parent()?).ok()?;
-        let is_there = || {
-            let name = named.dentry.name();
-            let found = self
-                .names
-                .lookup_name(&within.dentry, OsStr::from_bytes(&name));
-            found.is_ok_and(|found| SlabArc::ptr_eq(&found.inode, &named.inode))
-        };
-        let told = within.told && (self.names.is_believed_as_watched(named) || is_there());
-        told.then_some(within.inode)
-    }
-
     /// Tells the kernel of an inode, which it may then use until it forgets it. `are_known`: the file system has
     /// just confirmed the attributes. `before` holds the counts from before it was asked.
     fn entry(
@@ -428,6 +350,7 @@ impl FuseConn {
 
     /// Looks a name up for the kernel.
     pub(crate) fn lookup(&self, within: &Within, name: &OsStr) -> Result<Entry, Errno> {
+        let began = self.nodes.moment();
         let found = self.lookup_replaced(within, name);
         let node = match &found {
             Ok((_, inode)) => Some(NodeId::of(inode)),
@@ -446,7 +369,11 @@ impl FuseConn {
                 Duration::ZERO => Err(Errno::ENOENT),
                 ttl => Ok(Entry::absent(ttl)),
             },
-            found => found.map(|(entry, _)| entry),
+            found => {
+                let (mut entry, _) = found?;
+                self.believe(&entry.attr, &mut entry.attr_ttl, began);
+                Ok(entry)
+            }
         }
     }
 
@@ -489,7 +416,12 @@ impl FuseConn {
         self.names_changed(dir.0);
         let made = made?;
         own.done();
-        self.entry(&within, &Named::new(made)?, is_new, before)
+        let mut entry = self.entry(&within, &Named::new(made)?, is_new, before)?;
+        if !is_new {
+            // The kernel enters the attributes of a link, whatever it has learned in the meantime.
+            entry.attr_ttl = Duration::ZERO;
+        }
+        Ok(entry)
     }
 
     /// Removes a name.

@@ -20,6 +20,8 @@
 //!    mapped files.
 #![deny(unsafe_code)]
 
+mod answers;
+mod attributes;
 mod buffers;
 mod conn;
 mod connection;

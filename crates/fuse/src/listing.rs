@@ -87,27 +87,35 @@ impl FuseConn {
         }
     }
 
-    /// Looks a name up that a listing found, and tells the kernel of it.
+    /// Looks a name up that a listing found, and tells the kernel of it. Returns none if the kernel must first enter what it was told before
+    /// in this reply, if it was told anything.
     fn entry_to_list(
         &self,
         within: &Within,
         name: &OsStr,
         telling: &Telling<'_>,
-    ) -> Result<Entry, Errno> {
+        is_first: bool,
+    ) -> Result<Option<Entry>, Errno> {
         let place = telling.place(name);
-        let before = telling.answers(place);
+        let (before, began) = (telling.answers(place), self.nodes.moment());
         let (mut entry, inode) = self.lookup_present(within, name)?;
         let told = telling.tell(place, NodeId::of(&inode), before);
         if let Tell::Instead(listed) = told
             && let Some(entry) = self.entry_of_listed(name, listed)
         {
             self.forget_untold(inode.ino());
-            return Ok(entry);
+            return Ok(Some(entry));
         }
         if told != Tell::Believed {
             (entry.name_ttl, entry.attr_ttl) = (Duration::ZERO, Duration::ZERO);
         }
-        Ok(entry)
+        if is_first {
+            self.believe(&entry.attr, &mut entry.attr_ttl, began);
+        } else if !self.believe_now(&entry.attr, &mut entry.attr_ttl, began) {
+            self.forget_untold(inode.ino());
+            return Ok(None);
+        }
+        Ok(Some(entry))
     }
 
     /// The entry of a name that another listing leads to this file, which the kernel knows. The kernel asks again before it uses it.
@@ -161,8 +169,9 @@ impl FuseConn {
                     entry.attr.kind = fuser::FileType::Directory;
                     (entry, false)
                 } else {
-                    match self.entry_to_list(&within, &name.name, telling) {
-                        Ok(entry) => (entry, true),
+                    match self.entry_to_list(&within, &name.name, telling, given == 0) {
+                        Ok(Some(entry)) => (entry, true),
+                        Ok(None) => return Ok(()),
                         Err(
                             errno @ (Errno::ENOENT | Errno::ESTALE | Errno::EACCES | Errno::EPERM),
                         ) => {

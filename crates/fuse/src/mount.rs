@@ -14,6 +14,7 @@
 //! then [`Mount::unmount`], or, if programs remain, the stores again and [`Mount::detach`]; last, the file system's
 //! own writeback, when no program can change anything any more.
 
+use crate::answers::Stale;
 use crate::buffers::{MAX_REQUEST, MORE_BUFFERS};
 use crate::conn::FuseConn;
 use crate::connection::Connection;
@@ -213,6 +214,7 @@ pub struct Mount {
     /// `None` where the kernel opens files.
     unopened: Option<Arc<Unopened>>,
     linking: Arc<Linking>,
+    stale: Arc<Stale>,
     threads_beside: Vec<JoinHandle<()>>,
 }
 
@@ -249,6 +251,7 @@ impl Mount {
         let news = Arc::clone(&conn.news);
         let unopened = Arc::clone(&conn.unopened);
         let linking = Arc::clone(&conn.linking);
+        let stale = Arc::clone(&conn.stale);
         let kernel_opens = conn.kernel_opens;
         let threads = options.threads.max(1);
         let read_only = options.is_read_only(&names);
@@ -283,6 +286,7 @@ impl Mount {
             pruner,
             unopened: kernel_opens.then_some(unopened),
             linking,
+            stale,
             threads_beside: Vec::new(),
         };
         let beside = Beside {
@@ -314,6 +318,7 @@ impl Mount {
         }
         threads.push(self.kernel_pages.start(notifier, panics)?);
         threads.push(self.linking.start(device.clone(), panics)?);
+        threads.push(self.stale.start(device.clone(), panics)?);
         // If the kernel cannot be asked to forget, nodes have no names, so events would not lead to
         // inodes.
         if can_prune && names.has_news() && device.forget_all_names().is_ok() {
@@ -514,6 +519,7 @@ impl Mount {
     fn stop(&self) {
         self.kernel_pages.stop();
         self.linking.stop();
+        self.stale.stop();
         self.news.stop();
         self.pruner.stop();
     }

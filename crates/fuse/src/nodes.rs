@@ -29,13 +29,14 @@
 //!
 //! `keeps_names` is set before the first request: `Relaxed`.
 
+use crate::answers::{Answered, Belief, Changes, Moment, Print};
 use crate::handles::FileHandle;
 use crate::linking::NodeId;
 use crate::stats::{Counters, add, subtract};
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex, RankedMutexGuard};
+use foliocache_sync::rank::{LeafMutex, Rank, RankedMutex, RankedMutexGuard};
 use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
@@ -73,6 +74,7 @@ pub(crate) struct Node {
     referenced: bool,
     /// The kernel was asked to forget it, and has not looked it up since.
     asked: bool,
+    answered: Answered,
 }
 
 impl Node {
@@ -241,6 +243,9 @@ impl Shard {
 /// The inodes that the kernel knows.
 pub(crate) struct Nodes {
     shards: [RankedMutex<Shard>; SHARDS],
+    /// The last answer about the root, which has no node.
+    root: LeafMutex<Answered>,
+    changes: Changes,
     /// All nodes keep their dentries.
     keeps_names: AtomicBool,
     counters: Arc<Counters>,
@@ -251,6 +256,8 @@ impl Nodes {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
             shards: std::array::from_fn(|_| RankedMutex::new(Rank::Namespace, Shard::default())),
+            root: LeafMutex::default(),
+            changes: Changes::default(),
             keeps_names: AtomicBool::new(false),
             counters,
         }
@@ -426,6 +433,7 @@ impl Nodes {
                     mapped: false,
                     referenced: false,
                     asked: false,
+                    answered: Answered::default(),
                 });
                 None
             }
@@ -457,6 +465,33 @@ impl Nodes {
         node.asked = false;
         add(&self.counters.lookups, 1);
         Some(node.inode.clone())
+    }
+
+    /// The moment at which attributes are about to be looked up.
+    pub(crate) fn moment(&self) -> Moment {
+        self.changes.now()
+    }
+
+    /// Changes what is noted of the last answer about an inode, if the kernel knows that.
+    fn note_answer<R>(&self, ino: u64, note: impl FnOnce(&mut Answered) -> R) -> Option<R> {
+        if ino == ROOT_INO {
+            return Some(note(&mut self.root.lock()));
+        }
+        let mut nodes = self.shard(ino).lock();
+        let place = nodes.find(ino)?;
+        Some(note(&mut nodes.nodes[place].answered))
+    }
+
+    /// Notes an answer with attributes, unless it contradicts the one before.
+    pub(crate) fn answered(&self, ino: u64, print: Print, believed: bool, began: Moment) -> Belief {
+        let next = |answered: &mut Answered| answered.next(&self.changes, print, believed, began);
+        let belief = self.note_answer(ino, next);
+        belief.unwrap_or(Belief::AsSaid)
+    }
+
+    /// Notes an answer that is not believed, after the kernel was told that those before are stale.
+    pub(crate) fn answered_unbelieved(&self, ino: u64, print: Print) {
+        self.note_answer(ino, |answered| answered.unbelieved(&self.changes, print));
     }
 
     /// Subtracts look-ups; an unknown number is no error. Returns the node if those were all.

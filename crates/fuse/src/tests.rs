@@ -55,6 +55,7 @@ fn conn_to(fs: Arc<dyn FileSystem>, mm: &Arc<Mm>) -> FuseConn {
         directories: Handles::new(),
         listed: listed.clone(),
         linking: linking.clone(),
+        stale: Arc::default(),
         buffers: Buffers::new(4),
         counters,
         panics: Arc::new(Panics::new(|_, _| {})),

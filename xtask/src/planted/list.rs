@@ -445,6 +445,13 @@ const ABOVE: &[Bug] = &[
     ),
     bug(
         "fuse",
+        "older_attributes_stay",
+        "of two answers with attributes the kernel believes the older one",
+        Unit,
+        &["fuse::lib::answers::tests::kernel::no_program_sees_older_attributes_after_newer_ones"],
+    ),
+    bug(
+        "fuse",
         "kernel_not_told_of_a_name",
         "the kernel is not told of names changed by others",
         System,

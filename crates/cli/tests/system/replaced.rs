@@ -6,7 +6,8 @@
 use crate::common::{Folder, no_root_or_fuse};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -194,6 +195,50 @@ fn no_program_goes_back_to_an_older_file_while_others_list_the_directory() {
                     let number = number(&top.join("v"));
                     assert!(number >= newest, "{number} after {newest}");
                     newest = number;
+                }
+            });
+        }
+    });
+    mounted.end_well();
+}
+
+/// Others write a file piece by piece under another name first: a listing tells the kernel of that file, too.
+#[test]
+#[ignore = "system tier"]
+fn fstat_of_a_replacement_shows_no_half_written_file_while_others_list_the_directory() {
+    if no_root_or_fuse() {
+        return;
+    }
+    const PIECES: usize = 25;
+    let folder = Folder::new("replaced-fstat");
+    let (source, top) = (folder.source(), folder.mount_point());
+    let write_and_rename = || {
+        let new = source.join(".v");
+        let mut file = File::create(&new).unwrap();
+        for _ in 0..PIECES {
+            file.write_all(&[b'v'; 4096]).unwrap();
+        }
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(new, source.join("v")).unwrap();
+    };
+    write_and_rename();
+    let mounted = folder.mount(&[]);
+    let until = Instant::now() + RACE;
+    let goes_on = || Instant::now() < until;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while goes_on() {
+                write_and_rename();
+                thread::sleep(PAUSES[1] / 5);
+            }
+        });
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while goes_on() {
+                    fs::read_dir(&top).unwrap().for_each(drop);
+                    let found = File::open(top.join("v")).unwrap().metadata().unwrap();
+                    let wanted = (PIECES as u64 * 4096, 0o600);
+                    assert_eq!((found.len(), found.mode() & 0o777), wanted);
                 }
             });
         }
