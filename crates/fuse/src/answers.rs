@@ -14,14 +14,20 @@
 //! The program that looked `v` up would then find a file that is half written by `fstat`, until the kernel is told of the change. Two
 //! names of a file in one listing overlap in the same way.
 //!
-//! So each node notes the attributes of the last answer. An answer with other attributes, less than [`TTL`] later, is not believed.
-//! If the one before was believed, a thread first tells the kernel that the attributes of the inode are stale: from then on it
-//! ignores all answers that are under way. If the kernel does not know the inode yet, an answer that introduces it is on its way, so
+//! So each node notes the last answer. Another one may contradict what the kernel has not entered yet:
+//!
+//! - if it differs from one that was believed less than [`TTL`] ago, unless the same thread got that: a thread has entered what it was told
+//!   before it asks again;
+//! - if the same thread got two different answers, for other threads: they may have asked before it entered the first one;
+//! - if it began to be looked up before a different answer was given, since it may be older.
+//!
+//! Then a thread of the mount first tells the kernel that the attributes of the inode are stale: from then on the kernel ignores all
+//! answers that are under way, this one too. If the kernel does not know the inode yet, an answer that introduces it is on its way, so
 //! the thread tries again until it does, but no longer than [`PATIENCE`]: the kernel may have to wait for the answer that waits here.
 //!
 //! # Invariants
 //!
-//! 1. While the kernel may enter attributes that it believes, an answer with others has told it that those are stale.
+//! 1. No answer with other attributes is given while the kernel may still enter ones that it would believe, unless it was told that they are stale.
 //! 2. A listing that waits here has told the kernel of no inode, so that two listings do not wait for each other.
 //!
 //! # Locking
@@ -62,17 +68,6 @@ impl Print {
     }
 }
 
-/// How far the kernel may believe an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Belief {
-    /// As far as the answer says.
-    AsSaid,
-    /// Not at all.
-    None,
-    /// Not at all, and the kernel must first be told that earlier answers are stale.
-    Contradicts,
-}
-
 /// How often answers differed from those before, of all inodes.
 #[derive(Debug, Default)]
 pub(crate) struct Changes(AtomicU32);
@@ -82,7 +77,6 @@ pub(crate) struct Changes(AtomicU32);
 pub(crate) struct Moment(u32);
 
 impl Changes {
-    /// The moment at which attributes are about to be looked up.
     pub(crate) fn now(&self) -> Moment {
         // Acquire: pairs with the release of `next`. What was found before a later answer was noted has an earlier moment.
         Moment(self.0.load(Ordering::Acquire))
@@ -94,6 +88,17 @@ impl Changes {
     }
 }
 
+/// A request for attributes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The attributes were looked up later.
+    pub(crate) began: Moment,
+    /// The thread that asked, as the kernel calls it; 0 if the kernel does not say.
+    pub(crate) thread: u32,
+    /// This reply has told of no inode yet: the thread has entered what it was told before.
+    pub(crate) is_first: bool,
+}
+
 /// The last answer about an inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answered {
@@ -102,44 +107,52 @@ pub(crate) struct Answered {
     at: u32,
     /// The last moment at which it differed from the one before, if that was recent.
     changed: Moment,
+    /// The thread that got the believed answer; 0 if there are several.
+    thread: u32,
     /// It or an equal one before it is believed.
     believed: bool,
+    /// A different one before it was believed. `thread` has entered it, perhaps after other threads asked.
+    replaces: bool,
 }
 
 impl Answered {
-    /// Another answer, with what was found since `began`. Notes it, unless it contradicts the one before.
+    /// Notes another answer. Returns false, and notes nothing, if the kernel must first be told that earlier ones are stale.
     pub(crate) fn next(
         &mut self,
         changes: &Changes,
         print: Print,
         believed: bool,
-        began: Moment,
-    ) -> Belief {
+        asked: Asked,
+    ) -> bool {
+        let Asked { began, thread, .. } = asked;
         let at = coarse_monotonic_ms() as u32;
-        let is_under_way = u128::from(at.wrapping_sub(self.at)) < TTL.as_millis();
-        if !is_under_way || foliocache_sync::planted!(older_attributes_stay) {
-            *self = Answered {
-                print,
-                at,
-                changed: began,
-                believed,
-            };
-            return Belief::AsSaid;
+        let is_recent = u128::from(at.wrapping_sub(self.at)) < TTL.as_millis()
+            && !foliocache_sync::planted!(older_attributes_stay);
+        let is_overtaken = (self.changed.0.wrapping_sub(began.0) as i32) > 0;
+        let differs = self.print != print;
+        let is_same_thread = self.thread == thread && thread != 0 && asked.is_first;
+        let replaces = is_recent && (self.replaces || differs && self.believed);
+        if replaces && !is_same_thread || is_recent && is_overtaken {
+            return false;
         }
-        if self.print == print {
-            self.at = at;
-            let is_overtaken = (self.changed.0.wrapping_sub(began.0) as i32) > 0;
-            if is_overtaken {
-                return Belief::None;
-            }
-            self.believed |= believed;
-            return Belief::AsSaid;
-        }
-        if self.believed {
-            return Belief::Contradicts;
-        }
-        self.unbelieved(changes, print);
-        Belief::None
+        let was_believed = is_recent && !differs && self.believed;
+        *self = Answered {
+            print,
+            at,
+            changed: match (differs, is_recent) {
+                (true, _) => changes.next(),
+                (false, true) => self.changed,
+                (false, false) => began,
+            },
+            thread: match (was_believed, believed) {
+                (true, true) if !is_same_thread => 0,
+                (true, false) => self.thread,
+                _ => thread,
+            },
+            believed: believed || was_believed,
+            replaces,
+        };
+        true
     }
 
     /// Notes an answer that differs and is not believed, after the kernel was told that those before are stale.
@@ -148,7 +161,9 @@ impl Answered {
             print,
             at: coarse_monotonic_ms() as u32,
             changed: changes.next(),
+            thread: 0,
             believed: false,
+            replaces: false,
         };
     }
 }

@@ -1,6 +1,6 @@
 //! Attributes in answers, and how long the kernel may believe them.
 
-use crate::answers::{Belief, Moment, Print};
+use crate::answers::{Asked, Print};
 use crate::conn::FuseConn;
 use crate::convert;
 use foliocache_sys::Errno;
@@ -47,20 +47,24 @@ impl FuseConn {
     }
 
     /// The attributes of an inode that the kernel knows.
-    pub(crate) fn attributes_of(&self, ino: INodeNo) -> Result<(FileAttr, Duration), Errno> {
-        let began = self.nodes.moment();
+    pub(crate) fn attributes_of(
+        &self,
+        ino: INodeNo,
+        thread: u32,
+    ) -> Result<(FileAttr, Duration), Errno> {
+        let asked = self.nodes.asked(thread);
         let (inode, dir) = self.told(ino)?;
         let (attr, mut ttl) = self.attributes(&inode, dir.as_deref(), None)?;
-        self.believe(&attr, &mut ttl, began);
+        self.believe(&attr, &mut ttl, asked);
         Ok((attr, ttl))
     }
 
-    /// Notes attributes that the kernel is about to be told and that were looked up since `began`, and shortens the time for which it may believe them. It may have to be
-    /// told first that earlier ones are stale.
+    /// Notes attributes that the kernel is about to be told, and shortens the time for which it may believe them. It may have to be told
+    /// first that earlier ones are stale.
     ///
     /// Context: waits for some milliseconds at most.
-    pub(crate) fn believe(&self, attr: &FileAttr, ttl: &mut Duration, began: Moment) {
-        if self.believe_now(attr, ttl, began) {
+    pub(crate) fn believe(&self, attr: &FileAttr, ttl: &mut Duration, asked: Asked) {
+        if self.believe_now(attr, *ttl, asked) {
             return;
         }
         let ino = attr.ino.0;
@@ -72,17 +76,10 @@ impl FuseConn {
     }
 
     /// As [`FuseConn::believe`]. Returns false if the kernel must be told first.
-    pub(crate) fn believe_now(&self, attr: &FileAttr, ttl: &mut Duration, began: Moment) -> bool {
+    pub(crate) fn believe_now(&self, attr: &FileAttr, ttl: Duration, asked: Asked) -> bool {
         let believed = !ttl.is_zero();
-        match self
-            .nodes
-            .answered(attr.ino.0, Print::of(attr), believed, began)
-        {
-            Belief::AsSaid => return true,
-            Belief::None => *ttl = Duration::ZERO,
-            Belief::Contradicts => return false,
-        }
-        true
+        self.nodes
+            .answered(attr.ino.0, Print::of(attr), believed, asked)
     }
 
     /// Changes the attributes of an inode that the kernel knows. It must not believe the answer, which it enters whatever it has learned

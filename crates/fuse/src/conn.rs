@@ -349,8 +349,13 @@ impl FuseConn {
     }
 
     /// Looks a name up for the kernel.
-    pub(crate) fn lookup(&self, within: &Within, name: &OsStr) -> Result<Entry, Errno> {
-        let began = self.nodes.moment();
+    pub(crate) fn lookup(
+        &self,
+        within: &Within,
+        name: &OsStr,
+        thread: u32,
+    ) -> Result<Entry, Errno> {
+        let asked = self.nodes.asked(thread);
         let found = self.lookup_replaced(within, name);
         let node = match &found {
             Ok((_, inode)) => Some(NodeId::of(inode)),
@@ -371,7 +376,7 @@ impl FuseConn {
             },
             found => {
                 let (mut entry, _) = found?;
-                self.believe(&entry.attr, &mut entry.attr_ttl, began);
+                self.believe(&entry.attr, &mut entry.attr_ttl, asked);
                 Ok(entry)
             }
         }

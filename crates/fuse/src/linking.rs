@@ -179,11 +179,17 @@ pub(crate) enum Tell {
 pub(crate) struct Telling<'a> {
     linking: &'a Linking,
     dir: u64,
+    thread: u32,
     number: u64,
     sent: bool,
 }
 
 impl Telling<'_> {
+    /// The thread that asked.
+    pub(crate) fn thread(&self) -> u32 {
+        self.thread
+    }
+
     /// A name in the directory that is listed.
     pub(crate) fn place(&self, name: &OsStr) -> Place {
         Place::new(self.dir, name)
@@ -282,6 +288,7 @@ impl Linking {
         Telling {
             linking: self,
             dir,
+            thread,
             number,
             sent: false,
         }

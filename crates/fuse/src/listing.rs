@@ -1,5 +1,6 @@
 //! Reading directories for the kernel, with and without attributes.
 
+use crate::answers::Asked;
 use crate::conn::{FuseConn, Within};
 use crate::convert;
 use crate::entry::Entry;
@@ -97,7 +98,11 @@ impl FuseConn {
         is_first: bool,
     ) -> Result<Option<Entry>, Errno> {
         let place = telling.place(name);
-        let (before, began) = (telling.answers(place), self.nodes.moment());
+        let before = telling.answers(place);
+        let asked = Asked {
+            is_first,
+            ..self.nodes.asked(telling.thread())
+        };
         let (mut entry, inode) = self.lookup_present(within, name)?;
         let told = telling.tell(place, NodeId::of(&inode), before);
         if let Tell::Instead(listed) = told
@@ -110,8 +115,8 @@ impl FuseConn {
             (entry.name_ttl, entry.attr_ttl) = (Duration::ZERO, Duration::ZERO);
         }
         if is_first {
-            self.believe(&entry.attr, &mut entry.attr_ttl, began);
-        } else if !self.believe_now(&entry.attr, &mut entry.attr_ttl, began) {
+            self.believe(&entry.attr, &mut entry.attr_ttl, asked);
+        } else if !self.believe_now(&entry.attr, entry.attr_ttl, asked) {
             self.forget_untold(inode.ino());
             return Ok(None);
         }

@@ -29,7 +29,7 @@
 //!
 //! `keeps_names` is set before the first request: `Relaxed`.
 
-use crate::answers::{Answered, Belief, Changes, Moment, Print};
+use crate::answers::{Answered, Asked, Changes, Print};
 use crate::handles::FileHandle;
 use crate::linking::NodeId;
 use crate::stats::{Counters, add, subtract};
@@ -467,9 +467,13 @@ impl Nodes {
         Some(node.inode.clone())
     }
 
-    /// The moment at which attributes are about to be looked up.
-    pub(crate) fn moment(&self) -> Moment {
-        self.changes.now()
+    /// A thread asks for attributes, which are about to be looked up.
+    pub(crate) fn asked(&self, thread: u32) -> Asked {
+        Asked {
+            began: self.changes.now(),
+            thread,
+            is_first: true,
+        }
     }
 
     /// Changes what is noted of the last answer about an inode, if the kernel knows that.
@@ -482,14 +486,14 @@ impl Nodes {
         Some(note(&mut nodes.nodes[place].answered))
     }
 
-    /// Notes an answer with attributes, unless it contradicts the one before.
-    pub(crate) fn answered(&self, ino: u64, print: Print, believed: bool, began: Moment) -> Belief {
-        let next = |answered: &mut Answered| answered.next(&self.changes, print, believed, began);
-        let belief = self.note_answer(ino, next);
-        belief.unwrap_or(Belief::AsSaid)
+    /// See [`Answered::next`].
+    pub(crate) fn answered(&self, ino: u64, print: Print, believed: bool, asked: Asked) -> bool {
+        let next = |answered: &mut Answered| answered.next(&self.changes, print, believed, asked);
+        let noted = self.note_answer(ino, next);
+        noted.unwrap_or(true)
     }
 
-    /// Notes an answer that is not believed, after the kernel was told that those before are stale.
+    /// See [`Answered::unbelieved`].
     pub(crate) fn answered_unbelieved(&self, ino: u64, print: Print) {
         self.note_answer(ino, |answered| answered.unbelieved(&self.changes, print));
     }

@@ -76,11 +76,11 @@ impl Filesystem for Server {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let name = name.to_owned();
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (name, thread) = (name.to_owned(), req.pid());
         self.serve_entry(Lane::Names, "lookup", reply, move |conn| {
             let within = conn.within(conn.directory_to_tell_of(parent)?)?;
-            conn.lookup(&within, &name)
+            conn.lookup(&within, &name, thread)
         });
     }
 
@@ -97,9 +97,10 @@ impl Filesystem for Server {
         }
     }
 
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<Fh>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _: Option<Fh>, reply: ReplyAttr) {
+        let thread = req.pid();
         self.serve(Lane::Names, move |conn| {
-            let done = conn.attempt("getattr", || conn.attributes_of(ino));
+            let done = conn.attempt("getattr", || conn.attributes_of(ino, thread));
             answer!(reply, done, (attr, ttl) => reply.attr(&ttl, &attr));
         });
     }
@@ -156,8 +157,7 @@ impl Filesystem for Server {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let name = name.to_owned();
-        let ctx = context(req, umask);
+        let (name, ctx) = (name.to_owned(), context(req, umask));
         self.serve_entry(Lane::Io, "mknod", reply, move |conn| {
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;

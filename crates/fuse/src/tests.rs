@@ -309,7 +309,7 @@ fn nodes_and_handles_are_charged_as_long_as_they_have_memory() {
 
 fn look_up(conn: &FuseConn, name: &str) {
     let root = conn.within(conn.names.root().clone()).unwrap();
-    conn.lookup(&root, name.as_ref()).unwrap();
+    conn.lookup(&root, name.as_ref(), 0).unwrap();
 }
 
 /// Makes files and tells the kernel of them; returns their numbers.
@@ -403,7 +403,7 @@ impl Listing {
     /// The directory; the kernel knows it and has listed it.
     fn directory(&self) -> INodeNo {
         let root = self.conn.within(self.conn.names.root().clone()).unwrap();
-        let dir = self.conn.lookup(&root, "d".as_ref()).unwrap().attr.ino;
+        let dir = self.conn.lookup(&root, "d".as_ref(), 0).unwrap().attr.ino;
         self.read(dir, 0, u64::MAX);
         dir
     }

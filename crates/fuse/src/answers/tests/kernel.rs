@@ -17,15 +17,15 @@ const STEPS: u32 = 400;
 type Told = (u32, bool);
 
 /// The kernel's counts of attributes entered and of inodes forgotten, when it sends a request.
-type Asked = (u64, u64);
+type Counts = (u64, u64);
 
 /// What the mount does with an answer.
 #[derive(Clone, Copy)]
 enum Answer {
     /// They are looked up since this moment.
-    Began(Moment),
+    Began(Asked),
     /// They were found.
-    Found(Moment, u32),
+    Found(Asked, u32),
     /// It waits until the kernel knows that earlier ones are stale.
     Waits(u32),
     Sent(Told),
@@ -35,18 +35,18 @@ enum Answer {
 enum Lister {
     Idle,
     /// The entries in the reply, and the one that is being made.
-    Asked(Asked, Vec<Told>, Option<Answer>),
+    Asked(Counts, Vec<Told>, Option<Answer>),
     /// The reply is on its way.
-    Sent(Asked, Vec<Told>),
+    Sent(Counts, Vec<Told>),
 }
 
 /// A program that opens the file, queries its attributes, perhaps changes it, and closes it.
 #[derive(Clone, Copy)]
 enum Opener {
     Closed,
-    LooksUp(Asked, Option<Answer>),
+    LooksUp(Counts, Option<Answer>),
     Open,
-    Queries(Asked, Option<Answer>),
+    Queries(Counts, Option<Answer>),
     /// It changes the attributes, and gets this state.
     Changes(Option<u32>),
 }
@@ -66,6 +66,8 @@ struct Kernel {
     inode: Option<Cached>,
     answered: Answered,
     changes: Changes,
+    /// Answers may be believed.
+    is_told: bool,
     /// Programs that have the file open, and answers about the inode that are not entered.
     users: u32,
     on_their_way: u32,
@@ -78,11 +80,11 @@ impl Kernel {
         self.inode = Some(Cached { version, told });
     }
 
-    fn asked(&self) -> Asked {
+    fn counts(&self) -> Counts {
         (self.version, self.forgotten)
     }
 
-    fn enter(&mut self, (state, believed): Told, (version, forgotten): Asked) {
+    fn enter(&mut self, (state, believed): Told, (version, forgotten): Counts) {
         match &self.inode {
             Some(inode) if inode.version > version => {}
             Some(_) => self.set((state, believed)),
@@ -90,19 +92,25 @@ impl Kernel {
         }
     }
 
-    /// One step of an answer. `may_wait`: otherwise there is none if it would have to wait.
-    fn answer(&mut self, answer: Option<Answer>, may_wait: bool) -> Option<Answer> {
+    /// One step of an answer. There is none if it would have to wait and not `is_first`.
+    fn answer(&mut self, thread: u32, answer: Option<Answer>, is_first: bool) -> Option<Answer> {
         let Some(answer) = answer else {
-            return Some(Answer::Began(self.changes.now()));
+            return Some(Answer::Began(Asked {
+                began: self.changes.now(),
+                thread,
+                is_first,
+            }));
         };
         Some(match answer {
             Answer::Began(began) => Answer::Found(began, self.truth),
             Answer::Found(began, state) => {
-                match self.answered.next(&self.changes, Print(state), true, began) {
-                    Belief::AsSaid => Answer::Sent((state, true)),
-                    Belief::None => Answer::Sent((state, false)),
-                    Belief::Contradicts if may_wait => Answer::Waits(state),
-                    Belief::Contradicts => return None,
+                match self
+                    .answered
+                    .next(&self.changes, Print(state), self.is_told, began)
+                {
+                    true => Answer::Sent((state, self.is_told)),
+                    false if is_first => Answer::Waits(state),
+                    false => return None,
                 }
             }
             // The thread of `Stale`. It tries again if the kernel does not know the inode.
@@ -120,21 +128,23 @@ impl Kernel {
         })
     }
 
-    fn list(&mut self, lister: Lister) -> Lister {
+    fn list(&mut self, lister: Lister, thread: u32) -> Lister {
         match lister {
-            Lister::Idle => Lister::Asked(self.asked(), Vec::new(), None),
-            Lister::Asked(asked, mut reply, entry) => match self.answer(entry, reply.is_empty()) {
-                None => Lister::Sent(asked, reply),
-                Some(Answer::Sent(told)) => {
-                    reply.push(told);
-                    self.on_their_way += 1;
-                    match reply.len() {
-                        2 => Lister::Sent(asked, reply),
-                        _ => Lister::Asked(asked, reply, None),
+            Lister::Idle => Lister::Asked(self.counts(), Vec::new(), None),
+            Lister::Asked(asked, mut reply, entry) => {
+                match self.answer(thread, entry, reply.is_empty()) {
+                    None => Lister::Sent(asked, reply),
+                    Some(Answer::Sent(told)) => {
+                        reply.push(told);
+                        self.on_their_way += 1;
+                        match reply.len() {
+                            2 => Lister::Sent(asked, reply),
+                            _ => Lister::Asked(asked, reply, None),
+                        }
                     }
+                    entry => Lister::Asked(asked, reply, entry),
                 }
-                entry => Lister::Asked(asked, reply, entry),
-            },
+            }
             Lister::Sent(asked, reply) => {
                 for told in reply {
                     self.on_their_way -= 1;
@@ -146,14 +156,14 @@ impl Kernel {
     }
 
     /// Returns the state that the program saw, too.
-    fn open(&mut self, opener: Opener, rng: &mut Rng) -> (Opener, Option<u32>) {
+    fn open(&mut self, opener: Opener, thread: u32, rng: &mut Rng) -> (Opener, Option<u32>) {
         let next = match opener {
             // The name may be known from a listing.
             Opener::Closed if self.inode.is_some() && rng.one_in(1, 2) => {
                 self.users += 1;
                 Opener::Open
             }
-            Opener::Closed => Opener::LooksUp(self.asked(), None),
+            Opener::Closed => Opener::LooksUp(self.counts(), None),
             Opener::LooksUp(asked, Some(Answer::Sent(told))) => {
                 self.on_their_way -= 1;
                 self.users += 1;
@@ -161,7 +171,7 @@ impl Kernel {
                 return (Opener::Open, Some(told.0));
             }
             Opener::LooksUp(asked, answer) => {
-                let answer = self.answer(answer, true);
+                let answer = self.answer(thread, answer, true);
                 self.on_their_way += u32::from(matches!(answer, Some(Answer::Sent(_))));
                 Opener::LooksUp(asked, answer)
             }
@@ -175,13 +185,15 @@ impl Kernel {
                     told: (state, true),
                     ..
                 }) => return (opener, Some(state)),
-                _ => Opener::Queries(self.asked(), None),
+                _ => Opener::Queries(self.counts(), None),
             },
             Opener::Queries(asked, Some(Answer::Sent(told))) => {
                 self.enter(told, asked);
                 return (Opener::Open, Some(told.0));
             }
-            Opener::Queries(asked, answer) => Opener::Queries(asked, self.answer(answer, true)),
+            Opener::Queries(asked, answer) => {
+                Opener::Queries(asked, self.answer(thread, answer, true))
+            }
             Opener::Changes(None) => {
                 self.truth += 1;
                 Opener::Changes(Some(self.truth))
@@ -209,20 +221,28 @@ impl Kernel {
 /// A program saw an older state after a newer one.
 fn play(seed: u64) -> Result<(), String> {
     let rng = &mut Rng::new(seed);
-    let mut kernel = Kernel::default();
+    let mut kernel = Kernel {
+        is_told: true,
+        ..Kernel::default()
+    };
     let mut listers = [const { Lister::Idle }; 2];
     let mut openers = [(Opener::Closed, 0); 3];
     for _ in 0..STEPS {
         match rng.below(16) {
-            0 => kernel.truth += 1,
+            0 => {
+                kernel.truth += 1;
+                kernel.is_told = !rng.one_in(1, 4);
+            }
             1 => kernel.forget(),
             2..=7 => {
-                let lister = &mut listers[rng.below(2) as usize];
-                *lister = kernel.list(std::mem::replace(lister, Lister::Idle));
+                let number = rng.below(2) as usize;
+                let lister = std::mem::replace(&mut listers[number], Lister::Idle);
+                listers[number] = kernel.list(lister, 1 + number as u32);
             }
             _ => {
-                let (opener, newest) = &mut openers[rng.below(3) as usize];
-                let (next, seen) = kernel.open(*opener, rng);
+                let number = rng.below(3) as usize;
+                let (opener, newest) = &mut openers[number];
+                let (next, seen) = kernel.open(*opener, 3 + number as u32, rng);
                 *opener = next;
                 let seen = seen.unwrap_or(*newest);
                 if seen < *newest {

@@ -21,49 +21,76 @@ impl Last {
         last
     }
 
-    fn since(&mut self, print: Print, believed: bool, began: Moment) -> Belief {
-        self.0.next(&self.1, print, believed, began)
+    fn next_asked(&mut self, print: Print, believed: bool, asked: Asked) -> bool {
+        self.0.next(&self.1, print, believed, asked)
     }
 
-    fn next(&mut self, print: Print, believed: bool) -> Belief {
-        self.since(print, believed, self.1.now())
+    /// A request of a thread that begins now.
+    fn asked(&self, thread: u32) -> Asked {
+        Asked {
+            began: self.1.now(),
+            thread,
+            is_first: true,
+        }
+    }
+
+    /// Each time to another thread.
+    fn next(&mut self, print: Print, believed: bool) -> bool {
+        self.next_asked(print, believed, self.asked(0))
     }
 }
 
 #[test]
-fn an_answer_that_differs_from_a_recent_one_is_not_believed() {
+fn an_answer_that_differs_from_one_that_is_not_believed_is_believed() {
     let mut last = Last::unbelieved(OLD);
-    assert_eq!(last.next(NEW, true), Belief::None);
-    assert_eq!(last.next(NEW, true), Belief::AsSaid, "the same again");
+    assert!(last.next(NEW, true));
 }
 
 #[test]
 fn an_answer_that_differs_from_a_believed_one_contradicts_it_until_the_kernel_is_told() {
     let mut last = Last::unbelieved(OLD);
-    assert_eq!(last.next(OLD, true), Belief::AsSaid);
-    assert_eq!(last.next(OLD, false), Belief::AsSaid);
-    assert_eq!(last.next(NEW, true), Belief::Contradicts);
-    assert_eq!(last.next(NEW, false), Belief::Contradicts, "not told");
+    assert!(last.next(OLD, true));
+    assert!(last.next(OLD, false));
+    assert!(!last.next(NEW, true));
+    assert!(!last.next(NEW, false), "not told");
     last.0.unbelieved(&last.1, NEW);
-    assert_eq!(last.next(NEW, true), Belief::AsSaid);
+    assert!(last.next(NEW, true));
 }
 
 #[test]
-fn an_answer_that_was_found_before_a_different_one_is_not_believed() {
+fn a_thread_has_entered_what_it_alone_was_told_in_an_earlier_reply() {
+    let mut last = Last::default();
+    let mut next = |print, thread, is_first| {
+        let asked = Asked {
+            is_first,
+            ..last.asked(thread)
+        };
+        last.next_asked(print, true, asked)
+    };
+    assert!(next(OLD, 7, true));
+    assert!(!next(NEW, 7, false), "the same reply");
+    assert!(next(NEW, 7, true));
+    assert!(next(NEW, 8, true));
+    assert!(!next(OLD, 8, true), "7 may enter it now");
+    assert!(!next(OLD, 7, true));
+}
+
+#[test]
+fn an_answer_that_was_looked_up_before_a_different_one_is_not_believed() {
     let mut last = Last::unbelieved(OLD);
-    let began = last.1.now();
-    assert_eq!(last.next(NEW, false), Belief::None);
-    assert_eq!(last.next(OLD, false), Belief::None, "found early, too");
-    assert_eq!(last.since(OLD, true, began), Belief::None);
-    assert_eq!(last.next(OLD, true), Belief::AsSaid, "found now");
+    let early = last.asked(7);
+    assert!(last.next(NEW, false));
+    assert!(!last.next_asked(OLD, true, early));
+    assert!(!last.next_asked(OLD, true, early), "again");
+    assert!(last.next(OLD, true), "looked up now");
 }
 
 #[test]
 fn an_old_answer_is_no_longer_under_way() {
     let mut last = Last::unbelieved(OLD);
-    assert_eq!(last.next(OLD, true), Belief::AsSaid);
+    assert!(last.next(OLD, true));
     last.0.at = last.0.at.wrapping_sub(TTL.as_millis() as u32);
-    assert_eq!(last.next(NEW, true), Belief::AsSaid);
+    assert!(last.next(NEW, true));
 }
 
 /// Runs `stale` with a kernel that knows the inode from the `known`th time on.
