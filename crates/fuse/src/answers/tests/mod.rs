@@ -70,9 +70,17 @@ fn a_thread_has_entered_what_it_alone_was_told_in_an_earlier_reply() {
     assert!(next(OLD, 7, true));
     assert!(!next(NEW, 7, false), "the same reply");
     assert!(next(NEW, 7, true));
-    assert!(next(NEW, 8, true));
-    assert!(!next(OLD, 8, true), "7 may enter it now");
-    assert!(!next(OLD, 7, true));
+    assert!(!next(NEW, 8, true), "8 may have asked before 7 entered OLD");
+}
+
+#[test]
+fn an_answer_to_several_threads_is_entered_after_a_second_only() {
+    let mut last = Last::default();
+    let mut next = |print, thread| last.next_asked(print, true, last.asked(thread));
+    assert!(next(OLD, 7));
+    assert!(next(OLD, 8));
+    assert!(!next(NEW, 7));
+    assert!(!next(NEW, 8));
 }
 
 #[test]
