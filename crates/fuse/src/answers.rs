@@ -34,6 +34,11 @@
 //!
 //! `state` is a leaf. The kernel is told with no lock held, by a thread that serves no requests: to find the inode, the kernel may wait
 //! until it has written the pages of an inode that it drops, which are requests to this mount.
+//!
+//! # Memory ordering
+//!
+//! [`Changes`] is loaded with `Acquire` before attributes are looked up, and counted with `AcqRel` when an answer is noted, after its
+//! attributes were looked up: an answer whose count is as high did not look earlier than that one.
 
 use crate::device::Device;
 use crate::entry::TTL;
@@ -78,12 +83,12 @@ pub(crate) struct Moment(u32);
 
 impl Changes {
     pub(crate) fn now(&self) -> Moment {
-        // Acquire: pairs with the release of `next`. What was found before a later answer was noted has an earlier moment.
+        // Acquire: see the module's header.
         Moment(self.0.load(Ordering::Acquire))
     }
 
     fn next(&self) -> Moment {
-        // AcqRel: see `now`.
+        // AcqRel: see the module's header.
         Moment(self.0.fetch_add(1, Ordering::AcqRel).wrapping_add(1))
     }
 }
