@@ -59,9 +59,9 @@ const UNITS: &str = "test --workspace --locked";
 /// The test that `cargo xtask simulate` runs.
 const SIMULATION: &str = "shuttle_simulation";
 
-/// Fresh schedules of the drivers of the simulation on each run: as many as take four minutes at most, on two processors beside
-/// other work. See "Schedules that replay" in `docs/reliability.md`.
-const SCHEDULES: &[(&str, u64)] = &[("mm", 20_000), ("vfs", 2_000)];
+/// Fresh schedules of the drivers of the simulation on each run. Of the bugs that were planted, the rarest shows in one of 117.
+/// See "Schedules that replay" in `docs/reliability.md`.
+const SCHEDULES: &[(&str, u64)] = &[("mm", 10_000), ("vfs", 2_000)];
 
 /// A group of tests that need the same kind of build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
