@@ -179,6 +179,8 @@ pub(crate) struct Step {
     pub(crate) needs: &'static [Need],
     /// A run in which not one test passed is a failure; not seen under `--verbose`.
     pub(crate) must_test: bool,
+    /// It may run at the same time as its neighbours, if they may too.
+    pub(crate) side_by_side: bool,
 }
 
 impl fmt::Display for Step {
@@ -214,6 +216,7 @@ impl Step {
             limit: Duration::from_secs(minutes * 60),
             needs: &[],
             must_test: arguments.starts_with("test "),
+            side_by_side: false,
         }
     }
 
