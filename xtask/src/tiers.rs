@@ -333,12 +333,10 @@ impl Workspace {
             ("RUSTFLAGS", format!("--cfg {checker}")),
             // A separate folder: alternating flags would rebuild everything each time.
             ("CARGO_TARGET_DIR", path(&self.target.join(checker))),
-            // Each test program would be optimised as a whole, which takes longer than most of them run.
-            ("CARGO_PROFILE_RELEASE_LTO", "off".to_owned()),
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value));
         let environment = environment.into_iter().chain([with_bugs()]);
-        let arguments = format!("test --locked --release {packages}");
+        let arguments = format!("test --locked --profile model {packages}");
         (arguments, environment.collect())
     }
 
