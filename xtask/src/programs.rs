@@ -88,19 +88,21 @@ pub(crate) fn build(root: &Path, call: Call, chosen: &[String]) -> Result<Vec<Pr
     ))
 }
 
-/// Runs `each` on all items, as many at a time as there are processors, and at most `most`, so that a hanging item
-/// does not delay the others. The first number is the worker's.
+/// Processors of this machine.
+pub(crate) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Runs `each` on all items, `workers` at a time, so that a hanging item does not delay the others. The first number
+/// is the worker's.
 ///
 /// # Errors
 /// The first error of `each`. Items that have been started are finished.
 pub(crate) fn side_by_side<T: Sync>(
     items: &[T],
-    most: usize,
+    workers: usize,
     each: impl Fn(usize, &T) -> Result<(), String> + Sync,
 ) -> Result<(), String> {
-    let workers = thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(most);
     let (next, failed) = (AtomicUsize::new(0), OnceLock::new());
     thread::scope(|scope| {
         for worker in 0..workers {

@@ -1,4 +1,4 @@
-//! Runs steps one after another and reports each result.
+//! Runs steps one after another, neighbours that allow it side by side, and reports each result.
 //!
 //! # Model
 //!
@@ -10,14 +10,19 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::programs::side_by_side;
 use crate::setup::{Missing, Need};
 use crate::tiers::{Action, Step};
 
 /// Lines of a failed step's log that are shown.
 const SHOWN: usize = 400;
+
+/// Steps that run at the same time, at most.
+const MOST: usize = 2;
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,38 +42,46 @@ pub(crate) struct Runner<'a> {
     /// The value of `FOLIOCACHE_MISSING` for each step.
     pub(crate) missing_names: &'a str,
     /// xtask's own checks.
-    pub(crate) tidy: &'a dyn Fn() -> Result<Vec<String>, String>,
+    pub(crate) tidy: &'a (dyn Fn() -> Result<Vec<String>, String> + Sync),
 }
 
 impl Runner<'_> {
     /// Runs the steps up to the first failure and prints a summary; whether all went well.
-    pub(crate) fn run(&self, steps: &[Step]) -> io::Result<bool> {
+    pub(crate) fn run(&self, steps: &[Step]) -> bool {
         let begun = Instant::now();
-        let mut done = Vec::new();
-        for (i, step) in steps.iter().enumerate() {
-            println!(
-                "[{}/{}] {}: {}",
-                i + 1,
-                steps.len(),
-                step.tier.name(),
-                step.name
-            );
-            println!("      {step}");
-            let at = Instant::now();
-            let outcome = self.step(step, i)?;
-            println!(
-                "      {} in {:.1} s",
-                tell(&outcome),
-                at.elapsed().as_secs_f64()
-            );
-            let failed = matches!(outcome, Outcome::Failed(_));
-            done.push((step, outcome, at.elapsed()));
-            if failed {
+        let done = Mutex::new(Vec::new());
+        let numbered = steps.iter().enumerate().collect::<Vec<_>>();
+        for group in numbered.chunk_by(|(_, a), (_, b)| a.side_by_side && b.side_by_side) {
+            let ended = side_by_side(group, MOST, |_, &(number, step)| {
+                let name = format!(
+                    "[{}/{}] {}: {}",
+                    number + 1,
+                    steps.len(),
+                    step.tier.name(),
+                    step.name
+                );
+                println!("{name}\n      {step}");
+                let at = Instant::now();
+                let outcome = self.step(step, number);
+                let outcome = outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string()));
+                let prefix = if step.side_by_side { &*name } else { "     " };
+                println!(
+                    "{prefix} {} in {:.1} s",
+                    tell(&outcome),
+                    at.elapsed().as_secs_f64()
+                );
+                let failed = matches!(outcome, Outcome::Failed(_));
+                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                done.push((number, step, outcome, at.elapsed()));
+                if failed { Err(name) } else { Ok(()) }
+            });
+            if ended.is_err() {
                 break;
             }
         }
-        let ok = summary(&done, steps.len(), self.missing, begun.elapsed());
-        Ok(ok)
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(number, ..)| *number);
+        summary(&done, steps.len(), self.missing, begun.elapsed())
     }
 
     fn step(&self, step: &Step, number: usize) -> io::Result<Outcome> {
@@ -320,13 +333,13 @@ fn verdict(outcomes: &[&Outcome], missing: &[Missing]) -> String {
 
 /// Prints a line for each step; whether none failed.
 fn summary(
-    done: &[(&Step, Outcome, Duration)],
+    done: &[(usize, &Step, Outcome, Duration)],
     all: usize,
     missing: &[Missing],
     took: Duration,
 ) -> bool {
     println!("\ntier    step                       time  result");
-    for (step, outcome, time) in done {
+    for (_, step, outcome, time) in done {
         let (tier, name) = (step.tier.name(), &step.name);
         println!(
             "{tier:<7} {name:<24} {:>6.1}  {}",
@@ -339,8 +352,8 @@ fn summary(
     }
     let failed = done
         .iter()
-        .any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)));
-    let outcomes: Vec<_> = done.iter().map(|(_, outcome, _)| outcome).collect();
+        .any(|(.., outcome, _)| matches!(outcome, Outcome::Failed(_)));
+    let outcomes: Vec<_> = done.iter().map(|(.., outcome, _)| outcome).collect();
     let verdict = verdict(&outcomes, missing);
     println!("{verdict}, in {:.0} s", took.as_secs_f64());
     !failed
@@ -350,6 +363,8 @@ fn summary(
 mod tests {
     use super::*;
     use crate::tiers::Tier;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn results_are_summed() {
@@ -381,9 +396,9 @@ mod tests {
         }));
     }
 
-    /// Runs steps of no command, so that no cargo is started.
-    fn outcome(action: Action, missing: &[Missing], needs: &'static [Need]) -> Outcome {
-        let step = Step {
+    /// A step of no command, so that no cargo is started.
+    fn step(action: Action, needs: &'static [Need], side_by_side: bool) -> Step {
+        Step {
             tier: Tier::System,
             name: "x".to_owned(),
             action,
@@ -391,16 +406,52 @@ mod tests {
             limit: Duration::from_secs(1),
             needs,
             must_test: false,
-        };
-        let runner = Runner {
+            side_by_side,
+        }
+    }
+
+    fn runner<'a>(
+        tidy: &'a (dyn Fn() -> Result<Vec<String>, String> + Sync),
+        missing: &'a [Missing],
+    ) -> Runner<'a> {
+        Runner {
             root: Path::new("."),
             logs: Path::new("."),
             verbose: false,
             missing,
             missing_names: "",
-            tidy: &|| Ok(vec!["a.rs: broken".to_owned()]),
+            tidy,
+        }
+    }
+
+    fn outcome(action: Action, missing: &[Missing], needs: &'static [Need]) -> Outcome {
+        let tidy = || Ok(vec!["a.rs: broken".to_owned()]);
+        let runner = runner(&tidy, missing);
+        runner.step(&step(action, needs, false), 0).unwrap()
+    }
+
+    #[test]
+    fn steps_that_may_run_side_by_side_do() {
+        let both = Barrier::new(2);
+        let tidy = || {
+            both.wait();
+            Ok(Vec::new())
         };
-        runner.step(&step, 0).unwrap()
+        let steps = [true, true].map(|beside| step(Action::Tidy, &[], beside));
+        assert!(runner(&tidy, &[]).run(&steps));
+    }
+
+    #[test]
+    fn nothing_runs_after_a_failed_step() {
+        let calls = AtomicUsize::new(0);
+        let tidy = || match calls.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(Vec::new()),
+            _ => Err("no".to_owned()),
+        };
+        let steps = [false, true, true, false].map(|beside| step(Action::Tidy, &[], beside));
+        assert!(!runner(&tidy, &[]).run(&steps));
+        // Two that run side by side may both have begun.
+        assert!((2..=3).contains(&calls.into_inner()));
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! | sanitize | Miri | the index, the locks and the folio's state word, with a few seeds |
 //! | both | canaries | a run of each kind that must fail: one that finds nothing there finds nothing elsewhere |
 //!
+//! Fuzz targets and their canaries run two at a time, after the first, which builds. Each uses one thread.
+//!
 //! The address sanitizer and the fuzzer share one build: the same flags, in a separate target directory. Both are
 //! the stable compiler's, with `RUSTC_BOOTSTRAP`. Miri needs a nightly, [`NIGHTLY`].
 
@@ -87,6 +89,7 @@ fn step(tier: Tier, name: String, action: Action, minutes: u64) -> Step {
         limit: Duration::from_secs(minutes * 60),
         needs: &[],
         must_test: false,
+        side_by_side: false,
     }
 }
 
@@ -191,7 +194,12 @@ fn fuzz_step(name: &str, finds: Option<&'static str>, target: &Path) -> Step {
 /// The steps of the fuzz tier.
 pub(crate) fn fuzz_steps(target: &Path) -> Vec<Step> {
     let both = |(name, finds)| [Some(finds), None].map(|finds| fuzz_step(name, finds, target));
-    TARGETS.into_iter().flat_map(both).collect()
+    let mut steps: Vec<_> = TARGETS.into_iter().flat_map(both).collect();
+    // The first one builds for all. Each has one thread.
+    for step in &mut steps[1..] {
+        step.side_by_side = true;
+    }
+    steps
 }
 
 /// The steps of the sanitize tier.

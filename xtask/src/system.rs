@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use crate::programs::{self, Program, side_by_side};
+use crate::programs::{self, Program, processors, side_by_side};
 use crate::tiers::units;
 
 /// Modules that run at the same time, at most: some of them look at the clock.
@@ -43,7 +43,7 @@ pub(crate) fn run(wanted: &[String], root: &Path) -> Result<bool, String> {
         return Err("there are no such tests".to_owned());
     }
     modules.sort_by_key(|module| usize::MAX - module.tests.len());
-    let passed = side_by_side(&modules, MOST, |_, module| {
+    let passed = side_by_side(&modules, processors().min(MOST), |_, module| {
         let begun = Instant::now();
         let mut command = module.program.command();
         let output = command

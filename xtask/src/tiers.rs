@@ -59,9 +59,9 @@ const UNITS: &str = "test --workspace --locked";
 /// The test that `cargo xtask simulate` runs.
 const SIMULATION: &str = "shuttle_simulation";
 
-/// Fresh schedules of the drivers of the simulation on each run: as many as take four minutes at most, on two processors beside
-/// other work. See "Schedules that replay" in `docs/reliability.md`.
-const SCHEDULES: &[(&str, u64)] = &[("mm", 20_000), ("vfs", 2_000)];
+/// Fresh schedules of the drivers of the simulation on each run. Of the bugs that were planted, the rarest shows in one of 117.
+/// See "Schedules that replay" in `docs/reliability.md`.
+const SCHEDULES: &[(&str, u64)] = &[("mm", 10_000), ("vfs", 2_000)];
 
 /// A group of tests that need the same kind of build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,8 @@ pub(crate) struct Step {
     pub(crate) needs: &'static [Need],
     /// A run in which not one test passed is a failure; not seen under `--verbose`.
     pub(crate) must_test: bool,
+    /// It may run at the same time as its neighbours, if they may too.
+    pub(crate) side_by_side: bool,
 }
 
 impl fmt::Display for Step {
@@ -214,6 +216,7 @@ impl Step {
             limit: Duration::from_secs(minutes * 60),
             needs: &[],
             must_test: arguments.starts_with("test "),
+            side_by_side: false,
         }
     }
 
@@ -330,12 +333,10 @@ impl Workspace {
             ("RUSTFLAGS", format!("--cfg {checker}")),
             // A separate folder: alternating flags would rebuild everything each time.
             ("CARGO_TARGET_DIR", path(&self.target.join(checker))),
-            // Each test program would be optimised as a whole, which takes longer than most of them run.
-            ("CARGO_PROFILE_RELEASE_LTO", "off".to_owned()),
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value));
         let environment = environment.into_iter().chain([with_bugs()]);
-        let arguments = format!("test --locked --release {packages}");
+        let arguments = format!("test --locked --profile model {packages}");
         (arguments, environment.collect())
     }
 

@@ -20,6 +20,7 @@ mod build;
 mod list;
 mod list_fs;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::programs::side_by_side;
+use crate::programs::{processors, side_by_side};
 use crate::runner::within;
 use crate::tiers::{Tier, Workspace};
 use build::Programs;
@@ -40,7 +41,8 @@ pub(crate) use list::BUGS;
 /// How long a test may take beyond a multiple of its time without a bug.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Test programs that run at the same time, at most: some of them look at the clock.
+/// Tests that run at the same time, at most: some of them look at the clock. With a bug there are as many on any
+/// machine: those that take long hang, and need no processor.
 const MOST_WORKERS: usize = 4;
 
 /// The longest that a test may take without a bug.
@@ -90,7 +92,7 @@ pub(crate) fn run(
             .filter(|need| missing.split(',').any(|missing| missing == *need))
             .collect::<Vec<_>>()
     };
-    let (skipped, bugs): (Vec<&Bug>, Vec<&Bug>) = BUGS
+    let (skipped, mut bugs): (Vec<&Bug>, Vec<&Bug>) = BUGS
         .iter()
         .filter(asked)
         .partition(|bug| !lacks(bug).is_empty());
@@ -108,6 +110,8 @@ pub(crate) fn run(
         "bug", "crate", "tier", "seconds"
     );
     let lost = AtomicUsize::new(0);
+    // Those that may hang for longest come first.
+    bugs.sort_by_key(|bug| Reverse(bug.tests.iter().map(|&test| usual[test]).max()));
     side_by_side(&bugs, MOST_WORKERS, |worker, bug| {
         let at = Instant::now();
         let found = runner.find(worker, bug, &usual)?;
@@ -182,7 +186,8 @@ impl Runner {
         let different: BTreeSet<&str> = tests.iter().copied().collect();
         let different: Vec<&str> = different.into_iter().collect();
         let (usual, begun) = (Mutex::new(BTreeMap::new()), Instant::now());
-        side_by_side(&different, MOST_WORKERS, |worker, test| {
+        let workers = processors().min(MOST_WORKERS);
+        side_by_side(&different, workers, |worker, test| {
             let mut begun = Instant::now();
             if self.test(worker, test, None, LONGEST)? != Ended::Passed {
                 begun = Instant::now();
