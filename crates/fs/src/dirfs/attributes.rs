@@ -22,19 +22,19 @@ use foliocache_vfs::{
 use std::ffi::{OsStr, OsString};
 
 impl DirNode {
-    /// Runs a change of the node's attributes or names in the source; what it does to the source's
-    /// times is no change from outside, and `ctime` follows it.
+    /// Runs a change of the node's attributes or names in the source. The change of the source's times that it causes does not
+    /// count as a change from outside, and `ctime` follows it.
     pub(super) fn own_change<R>(
         &self,
         fd: BorrowedFd<'_>,
-        what: LocalChange,
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        self.change_and_look(fd, what, change)
-            .map(|(result, _)| result)
+        let changed = self.change_and_look(fd, LocalChange::Attributes, change);
+        changed.map(|(result, _)| result)
     }
 
-    /// As [`DirNode::own_change`]; also the attributes of a regular file after it, if the source told them.
+    /// As [`DirNode::own_change`], also for a change of times. Also returns the attributes of a regular file after the
+    /// change, if the source told them.
     fn change_and_look<R>(
         &self,
         fd: BorrowedFd<'_>,
@@ -229,7 +229,7 @@ impl InodeOperations for DirNode {
         let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
         let left = written_mode(mode, in_group);
         if left != mode {
-            self.own_change(fd, LocalChange::Attributes, || fd::fchmod(fd, left))?;
+            self.own_change(fd, || fd::fchmod(fd, left))?;
         }
         Ok(())
     }

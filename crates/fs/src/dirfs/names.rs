@@ -8,7 +8,6 @@ use super::listings::NamesChange;
 use super::node::{DirNode, Location};
 use super::stats::count;
 use super::{DirFs, Shared, written};
-use crate::coherence::LocalChange;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -336,8 +335,7 @@ impl DirFs {
                     None
                 }
                 Some(inode) => {
-                    DirNode::of(&inode)?
-                        .own_change(fd.as_fd(), LocalChange::Attributes, || remove(dir.as_fd()))?;
+                    DirNode::of(&inode)?.own_change(fd.as_fd(), || remove(dir.as_fd()))?;
                     self.lost_name(&inode, parent, name, fd);
                     Some(inode)
                 }
@@ -362,7 +360,7 @@ impl DirFs {
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
         let fd = fd.as_fd();
-        node.own_change(fd, LocalChange::Attributes, || change(fd))
+        node.own_change(fd, || change(fd))
     }
 }
 

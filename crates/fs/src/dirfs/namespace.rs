@@ -22,7 +22,6 @@ use super::stream::DirStream;
 use super::sync_calls::SyncCall;
 use super::uncached::Uncached;
 use super::{DirFs, NodeOps, WritebackAtClose};
-use crate::coherence::LocalChange;
 use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
@@ -259,7 +258,7 @@ impl FileSystem for DirFs {
         let fd = node.path_fd()?;
         let dir_fd = self.directory(dir)?;
         let _changes = NamesChange::of(dir);
-        node.own_change(fd.as_fd(), LocalChange::Attributes, || {
+        node.own_change(fd.as_fd(), || {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
         node.found_at(dir, name);
@@ -312,20 +311,12 @@ impl FileSystem for DirFs {
                 .and_then(|(identity, fd)| Some((self.inodes.find(&identity)?, fd)));
             let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, mode);
             let rename_moved = || match &moved {
-                Some(inode) => DirNode::of(inode)?.own_change(
-                    moved_fd.as_fd(),
-                    LocalChange::Attributes,
-                    rename,
-                ),
+                Some(inode) => DirNode::of(inode)?.own_change(moved_fd.as_fd(), rename),
                 None => rename(),
             };
             // A file that is replaced, or exchanged, is changed by the same call.
             match &target {
-                Some((inode, fd)) => DirNode::of(inode)?.own_change(
-                    fd.as_fd(),
-                    LocalChange::Attributes,
-                    rename_moved,
-                )?,
+                Some((inode, fd)) => DirNode::of(inode)?.own_change(fd.as_fd(), rename_moved)?,
                 None => rename_moved()?,
             }
             if same && mode != RenameMode::Exchange {
