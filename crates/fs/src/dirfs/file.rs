@@ -33,7 +33,7 @@ use super::node::DirNode;
 use super::stats::count;
 use super::sync_calls::SyncCall;
 use super::transfer;
-use crate::coherence::{Answer, LocalChange, Token};
+use crate::coherence::{Answer, LocalChange};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
 };
@@ -201,11 +201,7 @@ impl NodeOps {
                 None => self.attributes.believe(doubts, until, take_over),
             };
             if is_latest {
-                let answer = Answer {
-                    asked: look,
-                    moment: None,
-                    token: Token::of(&stat),
-                };
+                let answer = Answer::new(look, None, &stat);
                 file.coherence(|machine| machine.took_over(&answer));
                 return Ok(mapping);
             }

@@ -33,7 +33,7 @@
 use super::magic::{BTRFS, EXT4, TMPFS, XFS};
 use super::open_files::OpenFile;
 use super::{NodeOps, Shared};
-use crate::coherence::{Answer, Token, Verdict, nanoseconds};
+use crate::coherence::{Answer, Verdict, nanoseconds};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -255,11 +255,7 @@ impl NodeOps {
         let file = self.file();
         let shows = |asked| -> Result<Option<bool>, Errno> {
             let stat = ask()?;
-            let answer = Answer {
-                asked,
-                moment: None,
-                token: Token::of(&stat),
-            };
+            let answer = Answer::new(asked, None, &stat);
             let may_hide = self.shared.may_hide_changes(nanoseconds(stat.mtime));
             let verdict = file.coherence(|machine| machine.answer_under_lock(&answer, may_hide));
             Ok((verdict != Verdict::Unsure).then_some(verdict != Verdict::Valid))

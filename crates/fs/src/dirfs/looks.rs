@@ -20,7 +20,7 @@ use super::descriptors::Descriptors;
 use super::node::DirNode;
 use super::state::{FileState, Opens};
 use super::stats::count;
-use crate::coherence::{Answer, Cached, Moment, Token, Verdict};
+use crate::coherence::{Answer, Cached, Moment, Verdict};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, Stat};
@@ -47,11 +47,7 @@ impl DirNode {
         let asked = self.regular().map(FileState::look);
         let stat = ask()?;
         let verdict = mapping.as_ref().zip(asked).map(|(mapping, asked)| {
-            let answer = Answer {
-                asked,
-                moment: Some(moment),
-                token: Token::of(&stat),
-            };
+            let answer = Answer::new(asked, Some(moment), &stat);
             self.compare(mapping, waits, &stat, &answer)
         });
         // Most answers show nothing new. Then there is nothing to take over, if what is shown is watched.
@@ -151,11 +147,7 @@ impl DirNode {
         let asked = file.look();
         // A source that does not answer says so when it is changed.
         let Ok(stat) = self.stat() else { return false };
-        let answer = Answer {
-            asked,
-            moment: None,
-            token: Token::of(&stat),
-        };
+        let answer = Answer::new(asked, None, &stat);
         file.coherence(|machine| machine.note(&answer));
         true
     }
