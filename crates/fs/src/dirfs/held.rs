@@ -33,7 +33,7 @@
 use super::file_locks::FILE;
 use super::inodes::Inodes;
 use super::node::{DirNode, Location};
-use super::{DirFs, DirFsError, identity::Identity};
+use super::{DirFs, DirFsError, cannot_open, identity::Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::cell::OnceLock;
@@ -166,10 +166,7 @@ impl DirFs {
         let Some(held) = &self.shared.held else {
             return Ok(());
         };
-        let failed = |errno| DirFsError::Open {
-            path: self.shared.name.clone().into(),
-            errno,
-        };
+        let failed = |errno| cannot_open(&self.shared.name, errno);
         let node = DirNode::of(inode).map_err(failed)?;
         if node.orphaned.get().is_some() {
             return Err(failed(Errno::ESTALE));
@@ -197,10 +194,7 @@ impl DirFs {
         above: &[Place],
         ignore: bool,
     ) -> Result<Option<FileLock>, DirFsError> {
-        let failed = |errno| DirFsError::Open {
-            path: name.into(),
-            errno,
-        };
+        let failed = |errno| cannot_open(name, errno);
         let ignore = ignore || foliocache_sync::planted!(file_lock_of_another_ignored);
         let marks = self.mark_above(node, name, above, ignore)?;
         let open = |flags| self.shared.with_room(|| node.open(flags));
@@ -249,10 +243,7 @@ impl DirFs {
         above: &[Place],
         ignore: bool,
     ) -> Result<Vec<Arc<ByteLock>>, DirFsError> {
-        let failed = |errno| DirFsError::Open {
-            path: name.into(),
-            errno,
-        };
+        let failed = |errno| cannot_open(name, errno);
         let Some(((parent, _), held)) = node.named().zip(self.shared.held.as_ref()) else {
             return Ok(Vec::new());
         };
@@ -282,8 +273,7 @@ impl DirFs {
         let dir = match self.shared.with_room(|| fd::open(path, flags, 0)) {
             Ok(dir) => dir,
             Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => {
-                let path = name.into();
-                return Err(DirFsError::Open { path, errno });
+                return Err(cannot_open(name, errno));
             }
             Err(_) => return Ok(None),
         };

@@ -349,8 +349,8 @@ impl Deref for NodeOps {
     }
 }
 
-fn cannot_open(source: &Path, errno: Errno) -> DirFsError {
-    let path = source.to_owned();
+fn cannot_open(path: impl Into<PathBuf>, errno: Errno) -> DirFsError {
+    let path = path.into();
     DirFsError::Open { path, errno }
 }
 
