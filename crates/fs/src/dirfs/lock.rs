@@ -29,7 +29,7 @@ use super::{DirFs, DirFsError};
 use foliocache_mm::Mm;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
+use foliocache_sys::fd::{self, AsFd, OwnedFd};
 use std::path::PathBuf;
 
 /// The lock, until this is dropped.
@@ -77,11 +77,7 @@ impl DirFs {
             return Ok(());
         }
         let source = &self.shared.name;
-        let open = || {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            fd::reopen(self.shared.root.as_fd(), flags)
-        };
-        let locked = self.shared.with_room(open).and_then(|dir| {
+        let locked = self.shared.reopen_root().and_then(|dir| {
             match lock_exclusively(&dir) {
                 Err(Errno::EAGAIN) if ignore || foliocache_sync::planted!(lock_of_another_ignored) => {
                     tracing::warn!(

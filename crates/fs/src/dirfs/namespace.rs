@@ -401,9 +401,7 @@ impl FileSystem for DirFs {
         let (begun_here, begun_below) = (here.begin(), below.begin());
         let files = self.sync_files();
         self.shared.close_all_idle();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let open = || fd::reopen(self.shared.root.as_fd(), flags);
-        let root = self.shared.with_room(open)?;
+        let root = self.shared.reopen_root()?;
         let calls = &self.shared.sync_calls;
         let synced = calls.make(SyncCall::All, &root, calls.dev);
         let all_found = self.sync_below();

@@ -503,11 +503,7 @@ impl DirNode {
         let (dev, calls) = (self.identity.dev, &self.shared.sync_calls);
         let is_here = |_: &&FileState| other.identity.dev == dev;
         let root = || match dev == calls.dev {
-            true => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                let open = || fd::reopen(self.shared.root.as_fd(), flags);
-                self.shared.with_room(open).map(Arc::new)
-            }
+            true => self.shared.reopen_root().map(Arc::new),
             false => Err(Errno::EACCES),
         };
         let of_other = other.regular().filter(is_here).and_then(FileState::any_fd);
