@@ -31,12 +31,10 @@
 //! written, and one for each directory above such files.
 
 use super::file_locks::FILE;
-use super::inodes::Inodes;
 use super::node::{DirNode, Location};
 use super::{DirFs, DirFsError, cannot_open, identity::Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
@@ -94,7 +92,6 @@ pub(super) struct HeldFiles {
     /// By the number of the node.
     files: LeafMutex<HashMap<u64, Held>>,
     marks: ConstRankedMutex<{ Rank::Namespace as u8 }, HashMap<Place, Weak<ByteLock>>>,
-    inodes: OnceLock<Weak<Inodes>>,
     /// The log says that there are no locks. Relaxed everywhere: at worst it says so twice.
     warned: AtomicBool,
 }
@@ -117,16 +114,6 @@ pub(super) fn unmark_directory(dir: BorrowedFd<'_>) {
 }
 
 impl HeldFiles {
-    /// Where nameless files are found.
-    pub(super) fn find_in(&self, inodes: &Arc<Inodes>) {
-        let _ = self.inodes.set(Arc::downgrade(inodes));
-    }
-
-    /// The files in memory; `None` once the file system is gone.
-    pub(super) fn inodes(&self) -> Option<Arc<Inodes>> {
-        self.inodes.get().and_then(Weak::upgrade)
-    }
-
     /// The node is gone.
     pub(super) fn forget(&self, node: u64) {
         let gone = self.files.lock().remove(&node);

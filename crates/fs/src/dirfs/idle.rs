@@ -151,7 +151,7 @@ impl DirNode {
             Location::Pinned(_) | Location::Detached
         );
         if is_nameless
-            && let Some(inodes) = held.inodes()
+            && let Some(inodes) = self.shared.shortage.inodes()
             && let Some(inode) = inodes.find(&self.identity)
         {
             inodes.orphan(&inode);

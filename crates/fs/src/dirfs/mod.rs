@@ -420,7 +420,7 @@ impl DirFs {
             false => Err(Errno::EOPNOTSUPP),
         };
         let watches = watches.ok().map(Arc::new);
-        let shortage = Shortage::new(options.exclusive || watches.is_some());
+        let shortage = Shortage::new(options.exclusive || watches.is_some(), &inodes);
         let held = options.lock_files.then(HeldFiles::default);
         let shared = Arc::new(Shared {
             root: Arc::new(root),
@@ -455,10 +455,6 @@ impl DirFs {
             bdi,
         });
         directories::register(&shared);
-        shared.shortage.find_in(&inodes);
-        if let Some(held) = &shared.held {
-            held.find_in(&inodes);
-        }
         let root = names::make_root(&shared, &inodes, &stat);
         Ok(DirFs {
             shared,

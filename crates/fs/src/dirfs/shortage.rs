@@ -46,7 +46,6 @@ use super::node::DirNode;
 use super::open_files::OpenFile;
 use super::transfer;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::fd::{AsFd, BorrowedFd};
@@ -74,7 +73,8 @@ pub(super) struct Shortage {
     pub(super) limit: usize,
     /// Files may give way.
     may: bool,
-    inodes: OnceLock<Weak<Inodes>>,
+    /// The files in memory.
+    inodes: Weak<Inodes>,
     line: LeafMutex<VecDeque<Identity>>,
     /// Fewer gave way than were asked for.
     pub(super) is_tight: AtomicBool,
@@ -82,24 +82,20 @@ pub(super) struct Shortage {
 
 impl Shortage {
     /// For files of which the first write is announced, or which no other process moves, if `is_told`.
-    pub(super) fn new(is_told: bool) -> Shortage {
+    /// The files of the line are found in `inodes`.
+    pub(super) fn new(is_told: bool, inodes: &Arc<Inodes>) -> Shortage {
         Shortage {
             limit: usize::try_from(fd::open_file_limit()).unwrap_or(usize::MAX),
             may: is_told && credentials::overrides_modes(),
-            inodes: OnceLock::new(),
+            inodes: Arc::downgrade(inodes),
             line: LeafMutex::default(),
             is_tight: AtomicBool::new(false),
         }
     }
 
-    /// Where the files of the line are found.
-    pub(super) fn find_in(&self, inodes: &Arc<Inodes>) {
-        let _ = self.inodes.set(Arc::downgrade(inodes));
-    }
-
     /// The files in memory; `None` once the file system is gone.
     pub(super) fn inodes(&self) -> Option<Arc<Inodes>> {
-        self.inodes.get().and_then(Weak::upgrade)
+        self.inodes.upgrade()
     }
 
     /// Whether descriptors are short if the last one has this number.
