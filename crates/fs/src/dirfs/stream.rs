@@ -156,7 +156,7 @@ impl OpenDirectory for DirStream {
         let State::Read(reader, recording) = &mut *state else {
             return Ok(());
         };
-        recording.take_if(|recording| !recording.goes_on_at(offset));
+        recording.take_if(|recording| recording.reached != offset);
         reader.seek(offset)?;
         loop {
             let entry = match reader.next() {
