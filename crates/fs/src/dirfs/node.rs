@@ -415,18 +415,14 @@ impl DirNode {
         self.regular().is_some_and(FileState::unflushed)
     }
 
-    /// The inode is about to be evicted: what of it is not durable yet is remembered for all.
+    /// The inode is about to be evicted. A name or attributes that are not durable yet are noted for the whole file system, and
+    /// the change time for the file, see [`ctimes`](super::ctimes).
     pub(super) fn note_eviction(&self) {
         let attributes = |file: &FileState| file.attributes.is_durable();
         let durable = self.name.is_durable() && self.regular().is_none_or(attributes);
         if !durable && !self.is_unlinked() {
             self.shared.forgotten_on(self.identity.dev).changed();
         }
-        self.leave_note();
-    }
-
-    /// The inode leaves memory: its change time is noted, see [`ctimes`](super::ctimes).
-    fn leave_note(&self) {
         let ctimes = &self.shared.ctimes;
         let Some(file) = self.regular() else { return };
         let (seen, noted) = {

@@ -190,7 +190,7 @@ impl FileState {
             io.marked = Some(marked.clone());
         }
         drop(io);
-        marked.end_marking();
+        marked.end_change();
     }
 
     /// Closes the descriptors if nothing is left to be written or flushed.

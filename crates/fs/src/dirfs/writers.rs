@@ -97,7 +97,7 @@ impl Writers {
     }
 
     /// Marks the file that `fd` is open for, on device `dev`. A write of this process is taken for ours until
-    /// [`MarkedFile::end_marking`].
+    /// [`MarkedFile::end_change`].
     ///
     /// # Errors
     /// `EEXIST` if it is marked, `EAGAIN` if the bound has no room for the mark now, those of [`Fanotify::new`] and
@@ -183,17 +183,12 @@ impl MarkedFile {
         }
     }
 
-    /// The file has the mark. Context: `io` not held.
-    pub(super) fn end_marking(&self) {
-        self.told(|told| told.ours -= 1);
-    }
-
     /// A change of ours begins. Context: `io` not held.
     pub(super) fn begin_change(&self) {
         self.told(|told| told.ours += 1);
     }
 
-    /// It is over. Context: `io` not held.
+    /// A change of ours is over, or the marking. Context: `io` not held.
     pub(super) fn end_change(&self) {
         self.told(|told| told.ours -= 1);
     }
