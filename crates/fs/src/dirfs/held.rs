@@ -181,7 +181,6 @@ impl DirFs {
         above: &[Place],
         ignore: bool,
     ) -> Result<Option<FileLock>, DirFsError> {
-        let failed = |errno| cannot_open(name, errno);
         let ignore = ignore || foliocache_sync::planted!(file_lock_of_another_ignored);
         let marks = self.mark_above(node, name, above, ignore)?;
         let open = |flags| self.shared.with_room(|| node.open(flags));
@@ -190,7 +189,7 @@ impl DirFs {
             Err(Errno::EPERM) => open(OFlags::RDWR | OFlags::APPEND),
             opened => opened,
         }
-        .map_err(failed)?;
+        .map_err(|errno| cannot_open(name, errno))?;
         let lock = |kind| fd::try_lock_range(fd.as_fd(), &one(FILE), kind);
         let locked = match lock(LockKind::Exclusive) {
             Err(Errno::EAGAIN) if ignore => {
@@ -230,12 +229,11 @@ impl DirFs {
         above: &[Place],
         ignore: bool,
     ) -> Result<Vec<Arc<ByteLock>>, DirFsError> {
-        let failed = |errno| cannot_open(name, errno);
         let Some(((parent, _), held)) = node.named().zip(self.shared.held.as_ref()) else {
             return Ok(Vec::new());
         };
         let parent = DirNode::of(&parent).and_then(DirNode::path_fd);
-        let parent = parent.map_err(failed)?;
+        let parent = parent.map_err(|errno| cannot_open(name, errno))?;
         let mut path = PathBuf::from(fd::proc_path(parent.as_fd()));
         let mut marks = held.marks.lock();
         marks.retain(|_, mark| mark.strong_count() > 0);

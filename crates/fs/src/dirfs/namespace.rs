@@ -59,22 +59,14 @@ impl FileSystem for DirFs {
     }
 
     fn inode_bytes(&self) -> u64 {
-        let super::Shared {
-            attributes,
-            nodes,
-            listings,
-            watches,
-            writers,
-            bdi,
-            ..
-        } = &*self.shared;
+        let shared = &self.shared;
         self.inodes.cache.inode_bytes()
-            + watches.as_ref().map_or(0, |watches| watches.bytes())
-            + writers.bytes()
-            + listings.bytes()
-            + attributes.bytes()
-            + nodes.bytes()
-            + bdi.mapping_bytes()
+            + shared.watches.as_ref().map_or(0, |watches| watches.bytes())
+            + shared.writers.bytes()
+            + shared.listings.bytes()
+            + shared.attributes.bytes()
+            + shared.nodes.bytes()
+            + shared.bdi.mapping_bytes()
     }
 
     fn shrink_inodes(&self, nr: usize) -> usize {
@@ -104,11 +96,9 @@ impl FileSystem for DirFs {
     }
 
     fn spare_inodes(&self) -> u64 {
-        let super::Shared {
-            attributes, nodes, ..
-        } = &*self.shared;
-        let inodes = self.inodes.cache.spare();
-        inodes.min(attributes.spare()).min(nodes.spare())
+        let shared = &self.shared;
+        let parts = shared.attributes.spare().min(shared.nodes.spare());
+        parts.min(self.inodes.cache.spare())
     }
 
     fn reap(&self) -> usize {

@@ -168,10 +168,8 @@ impl News for Watches {
     }
 
     fn watch(&self, dir: &SlabArc<Inode>) -> bool {
-        let Ok(node) = DirNode::of(dir) else {
-            return false;
-        };
-        let Some(state) = node.directory() else {
+        let node = DirNode::of(dir).ok();
+        let Some((node, state)) = node.and_then(|node| Some((node, node.directory()?))) else {
             return false;
         };
         // Acquire: see the module's header.
