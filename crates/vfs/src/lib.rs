@@ -71,4 +71,4 @@ pub use types::{
     SetAttr, SetTime, StatFs, XattrMode,
 };
 pub use uncached::{UncachedDir, UncachedEntries, UncachedEntry};
-pub use walk::{WalkError, WalkFlags};
+pub use walk::WalkError;

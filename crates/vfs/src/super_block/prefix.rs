@@ -141,24 +141,19 @@ fn find<'g, 'p>(
     Some((mode.at(dentry)?, last))
 }
 
-/// Whether the way to the last name of `path` is remembered and holds.
-fn remembers(mode: &RcuMode<'_>, start: &Dentry<Inode>, path: &[u8]) -> bool {
-    let Some((prefix, _)) = split(path) else {
-        return false;
-    };
-    let hash = hash_of(mode, start, prefix);
-    PREFIXES.with(|slots| {
-        let slots = slots.borrow();
-        let slot = slots.as_ref().map(|slots| &slots[hash as usize % SLOTS]);
-        let entry = slot.and_then(|slot| slot.entry.as_ref());
-        entry.is_some_and(|entry| entry.is(mode, start, hash, prefix))
-    })
-}
-
 impl<'g> RcuMode<'g> {
-    /// Whether the way to the last name of `path` is remembered.
+    /// Whether the way to the last name of `path` is remembered and holds.
     pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
-        remembers(self, start, path)
+        let Some((prefix, _)) = split(path) else {
+            return false;
+        };
+        let hash = hash_of(self, start, prefix);
+        PREFIXES.with(|slots| {
+            let slots = slots.borrow();
+            let slot = slots.as_ref().map(|slots| &slots[hash as usize % SLOTS]);
+            let entry = slot.and_then(|slot| slot.entry.as_ref());
+            entry.is_some_and(|entry| entry.is(self, start, hash, prefix))
+        })
     }
 
     /// The end of `path`.
