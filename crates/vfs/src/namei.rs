@@ -338,9 +338,9 @@ impl Namei<'_> {
             let existing = Named::new(self.lookup(existing, follow)?)?;
             let (dir, name) = target.place_for(new, false)?;
             self.check_together(target)?;
-            let linked = (self.names).link(&existing.inode, &dir, &name, self.credentials);
-            self.names.forget_stale(&linked, [&existing.dentry]);
-            Ok(linked?)
+            Ok(SuperBlock::forgetting_stale(&[&existing.dentry], || {
+                (self.names).link(&existing.inode, &dir, &name, self.credentials)
+            })?)
         })
     }
 
@@ -502,9 +502,9 @@ impl Namei<'_> {
             match self.child(&dir, &name) {
                 Ok(there) if there.inode.kind() == FileKind::Symlink && how.follow => follow = true,
                 Ok(there) => {
-                    let opened = self.open_named(&there, how.flags);
-                    self.names.forget_stale(&opened, [&there.dentry]);
-                    return Ok(opened?);
+                    return Ok(SuperBlock::forgetting_stale(&[&there.dentry], || {
+                        self.open_named(&there, how.flags)
+                    })?);
                 }
                 // The name was removed from outside since.
                 Err(Errno::ENOENT) if refused == Errno::EEXIST => {}

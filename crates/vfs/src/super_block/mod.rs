@@ -270,16 +270,17 @@ impl SuperBlock {
         Err(Errno::ESTALE.into())
     }
 
-    /// If an operation on `dentries` failed because one of them is gone from the store, their names are asked for
-    /// again. They keep their places, since not all of them need be gone.
-    pub(crate) fn forget_stale<'a, R>(
-        &self,
-        done: &Result<R, Errno>,
-        dentries: impl IntoIterator<Item = &'a DentryRef<Inode>>,
-    ) {
+    /// Runs an operation on `dentries`. If it fails because one of them is gone from the store, their names are asked
+    /// for again. They keep their places, since not all of them need be gone.
+    pub(crate) fn forgetting_stale<R>(
+        dentries: &[&DentryRef<Inode>],
+        act: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let done = act();
         if matches!(done, Err(Errno::ESTALE)) {
-            (dentries.into_iter()).for_each(|dentry| dentry.believe(0));
+            dentries.iter().for_each(|dentry| dentry.believe(0));
         }
+        done
     }
 
     /// The file with `name` in `dir`. Always asks the file system: for a front door whose caller revalidates its
