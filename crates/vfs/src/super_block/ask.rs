@@ -30,13 +30,23 @@ impl SuperBlock {
         access: Access,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
-        match credentials {
-            Some(credentials) => {
-                self.renew(inode)?;
-                credentials.check(inode, access)
-            }
-            None => Ok(()),
-        }
+        self.permit(inode, credentials, |credentials| {
+            credentials.check(inode, access)
+        })
+    }
+
+    /// Runs a check of the credentials, if there are any, on attributes that are believed.
+    pub(super) fn permit(
+        &self,
+        inode: &SlabArc<Inode>,
+        credentials: Option<&Credentials>,
+        check: impl FnOnce(&Credentials) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let Some(credentials) = credentials else {
+            return Ok(());
+        };
+        self.renew(inode)?;
+        check(credentials)
     }
 
     /// Asks for the attributes that a permission check looks at, unless they are believed.
