@@ -128,20 +128,11 @@ impl SuperBlock {
         Ok(attr)
     }
 
-    /// Asks the file system for a name in a directory and enters the answer, which may be that it does not exist.
+    /// Asks the file system for a name in a directory and enters the answer, which may be that it does not exist. Also
+    /// returns whether the attributes in memory are those of that answer.
     ///
     /// Context: the directory's names locked, shared at least.
     pub(super) fn ask(
-        &self,
-        dir: &DentryRef<Inode>,
-        inode: &SlabArc<Inode>,
-        name: &Name<'_>,
-    ) -> Result<DentryRef<Inode>, Errno> {
-        self.ask_all(dir, inode, name).map(|(dentry, _)| dentry)
-    }
-
-    /// As [`SuperBlock::ask`], and whether the attributes in memory are those of that answer.
-    pub(super) fn ask_all(
         &self,
         dir: &DentryRef<Inode>,
         inode: &SlabArc<Inode>,

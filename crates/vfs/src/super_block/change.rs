@@ -467,7 +467,7 @@ impl SuperBlock {
         let now = self.now();
         let found = match self.caches.dcache.lookup(dir, name) {
             Some(found) if !found.is_negative() && now < found.believed_until() => found,
-            _ => self.ask(dir, inode, name)?,
+            _ => self.ask(dir, inode, name)?.0,
         };
         match found.is_negative() {
             true => Err(Errno::ENOENT),

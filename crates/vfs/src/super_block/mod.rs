@@ -308,7 +308,7 @@ impl SuperBlock {
             b".." => (dir.parent().unwrap_or_else(|| dir.clone()), false),
             bytes => {
                 let _names = inode.names().read();
-                self.ask_all(dir, &inode, &Name::new(bytes))?
+                self.ask(dir, &inode, &Name::new(bytes))?
             }
         };
         Ok((Named::new(found)?, told))
@@ -341,14 +341,24 @@ impl SuperBlock {
         if let Some(dentry) = cached() {
             return Ok(Named::new(dentry)?);
         }
-        match self.ask(&dir.dentry, &dir.inode, name) {
-            Ok(dentry) => Ok(Named::new(dentry)?),
-            // The directory itself is not where it was: it is looked up anew.
+        let asked = self.ask(&dir.dentry, &dir.inode, name);
+        let (dentry, _) = self.or_walk_again(&dir.dentry, asked)?;
+        Ok(Named::new(dentry)?)
+    }
+
+    /// The result of an operation on a file that a walk came to. If the file is gone from the store, its dentry goes, and the
+    /// walk begins again.
+    pub(crate) fn or_walk_again<R>(
+        &self,
+        dentry: &DentryRef<Inode>,
+        done: Result<R, Errno>,
+    ) -> Result<R, Stop> {
+        match done {
             Err(Errno::ESTALE) => {
-                self.caches.invalidate(&dir.dentry);
+                self.caches.invalidate(dentry);
                 Err(Stop::Bail)
             }
-            Err(error) => Err(error.into()),
+            done => Ok(done?),
         }
     }
 
