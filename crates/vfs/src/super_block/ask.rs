@@ -163,12 +163,10 @@ impl SuperBlock {
         match watched {
             // A report may have come before there was a dentry to doubt.
             true => {
-                let mut in_time = false;
-                inode.attributes().unless_doubted(doubts, || {
+                let in_time = inode.attributes().unless_doubted(doubts, || {
                     if last {
                         dentry.believe(epoch::end(asked));
                     }
-                    in_time = true;
                 });
                 if !in_time {
                     self.caches.doubt_found(&dentry);

@@ -88,11 +88,8 @@ impl Caches {
                 // Its children would keep it.
                 self.invalidate(dentry);
             }
-            let mut in_time = false;
-            dir.attributes().unless_doubted(doubts, || {
-                self.expect(dir, name, &inode);
-                in_time = true;
-            });
+            let expect = || self.expect(dir, name, &inode);
+            let in_time = dir.attributes().unless_doubted(doubts, expect);
             if !in_time && self.fs.belief().told_since().is_some() {
                 let inode = SlabArc::downgrade(&inode);
                 self.removed.push([Waiting::Nameless(inode)]);
