@@ -275,7 +275,7 @@ impl<T: CachedInode> InodeCache<T> {
         if !bucket.remove(inode) {
             return false;
         }
-        self.note_gone(inode);
+        Self::note_gone(inode);
         drop(bucket);
         // SAFETY: from `insert`, and just taken out.
         let own = unsafe { SlabArc::adopt(&**inode) };
@@ -287,7 +287,7 @@ impl<T: CachedInode> InodeCache<T> {
     /// An inode was taken out of the hash.
     ///
     /// Context: the bucket's lock, or exclusive access to the cache.
-    fn note_gone(&self, inode: &T) {
+    fn note_gone(inode: &T) {
         CachedInode::link(inode).set_gone();
         // SAFETY: in the slab.
         unsafe { slab::hide(inode) };
@@ -349,9 +349,7 @@ impl<T: CachedInode> Drop for InodeCache<T> {
         self.hash.drain(|inode| {
             // SAFETY: from `insert`, and just taken out.
             let inode = unsafe { SlabArc::from_raw(inode) };
-            CachedInode::link(&*inode).set_gone();
-            // SAFETY: in the slab.
-            unsafe { slab::hide(&*inode) };
+            Self::note_gone(&inode);
         });
     }
 }
@@ -374,18 +372,12 @@ impl<T: CachedInode> NewInode<'_, T> {
         CachedInode::link(&*inode).end_filling(&self.cache.waits);
         inode
     }
-
-    /// The inode.
-    #[must_use]
-    pub fn inode(&self) -> &SlabArc<T> {
-        self.inode.as_ref().expect("there until `unlock`")
-    }
 }
 
 impl<T: CachedInode> Deref for NewInode<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        self.inode()
+        self.inode.as_ref().expect("there until `unlock`")
     }
 }
 

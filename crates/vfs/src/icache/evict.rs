@@ -108,7 +108,7 @@ impl<T: CachedInode> InodeCache<T> {
         }
         let removed = bucket.remove(inode);
         debug_assert!(removed, "neither gone nor in the hash");
-        self.note_gone(inode);
+        Self::note_gone(inode);
         drop(bucket);
         // SAFETY: frozen above; the cache's was in the hash, and the caller forgets its own.
         self.limbo.retire(unsafe { SlabArc::retire_frozen(inode) });

@@ -207,13 +207,6 @@ impl<'g> RcuMode<'g> {
 }
 
 impl Entry {
-    /// Whether the directories of its file system are all where they were, and that is the one of this walk.
-    #[inline(always)]
-    fn holds_places(&self, mode: &RcuMode<'_>) -> bool {
-        let (places, number) = &self.places;
-        Arc::ptr_eq(places, mode.sb.dcache().places()) && places.is(*number)
-    }
-
     /// Whether this is the entry of a prefix, and still true.
     #[inline(always)]
     fn is(
@@ -228,8 +221,11 @@ impl Entry {
             (None, None) => true,
             _ => false,
         };
+        let (places, number) = &self.places;
         self.hash == hash
-            && self.holds_places(mode)
+            // The directories are where they were, in the file system of this walk.
+            && Arc::ptr_eq(places, mode.sb.dcache().places())
+            && places.is(*number)
             && mode.sb.permissions().is(self.permissions)
             && mode.now < self.until
             && ptr::eq(self.start, start)

@@ -191,11 +191,6 @@ impl<I: DentryInode> Drop for Dentry<I> {
     fn drop(&mut self) {
         // Nobody else has it: freed after a grace period, or never found.
         drop(self.replace_inode(None));
-        // Relaxed: as above.
-        let long = self.long.load(Ordering::Relaxed);
-        if !long.is_null() {
-            // SAFETY: it was made by `Box::into_raw`, and the field owns it.
-            drop(unsafe { Box::from_raw(long) });
-        }
+        drop(self.take_long());
     }
 }
