@@ -106,20 +106,13 @@ impl<I: DentryInode> DentryCache<I> {
     }
 
     /// Unhashes a dentry and everything below it, since the directory has changed outside. Unused ones go;
-    /// the others stay usable by its holders, and are found no more until they are added again.
-    ///
-    /// Context: as for [`prune`](Self::prune).
-    #[doc(alias = "d_invalidate")]
-    #[doc(alias = "d_drop")]
-    pub fn invalidate(&self, dentry: &DentryRef<I>) {
-        self.invalidate_telling(dentry, &|_, _, _| {});
-    }
-
-    /// As [`invalidate`](Self::invalidate). Tells of each name that led to an inode, before nobody finds it any more: in which
-    /// directory, and the inode.
+    /// the others stay usable by their holders, and are found no more until they are added again. Tells of each name that
+    /// led to an inode, before look-ups stop to find it: in which directory, and the inode.
     ///
     /// Context: as for [`prune`](Self::prune). `tell` is called with dentries locked: it takes leaf locks at most.
-    pub fn invalidate_telling(&self, dentry: &DentryRef<I>, tell: Tell<'_, I>) {
+    #[doc(alias = "d_invalidate")]
+    #[doc(alias = "d_drop")]
+    pub fn invalidate(&self, dentry: &DentryRef<I>, tell: Tell<'_, I>) {
         {
             let rcu = rcu::read_lock();
             let (parent, mut guard) = lock_with_parent(dentry, &rcu);

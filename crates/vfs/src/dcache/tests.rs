@@ -116,7 +116,7 @@ impl Setup {
 
     fn add(&self, parent: &Ref, name: &str, inode: Option<SlabArc<Node>>) -> Ref {
         let added = self.cache.add(parent, &Name::new(name.as_bytes()), inode);
-        added.expect("no loop")
+        added.expect("no loop").0
     }
 
     fn file(&self, parent: &Ref, name: &str, ino: u64) -> Ref {
@@ -398,7 +398,7 @@ fn a_directory_has_one_dentry() {
     assert_eq!(add(&d, e.inode()), Some(Errno::ELOOP));
     assert_eq!(add(&d, root.inode()), Some(Errno::ELOOP));
     // Unhashed while in use, and found again.
-    t.cache.invalidate(&d);
+    t.cache.invalidate(&d, &|_, _, _| {});
     assert_eq!(t.find(&e, "moved"), None);
     assert!(t.add(&e, "moved", Some(inode.clone())).same(&d));
     assert_eq!(t.find(&e, "moved"), Some(2));
@@ -432,7 +432,7 @@ fn invalidated_things_are_found_no_more() {
         let dir = t.dir(&a, &format!("d{i}"), 200 + i);
         t.add(&dir, "missing", None);
     }
-    t.cache.invalidate(&a);
+    t.cache.invalidate(&a, &|_, _, _| {});
     assert_eq!(t.find(&root, "a"), None);
     assert_eq!(t.find(&a, "b"), None);
     assert_eq!(t.find(&b, "x"), None);
@@ -506,7 +506,7 @@ fn readers_notice_changes() {
         assert!(dentry.read_retry(seq));
         assert!(look("y").is_none());
         let seq = dentry.read_begin();
-        t.cache.invalidate(&y);
+        t.cache.invalidate(&y, &|_, _, _| {});
         assert!(dentry.read_retry(seq));
         assert!(dentry.inode().is_some());
         drop(y);
@@ -535,8 +535,9 @@ fn deep_trees() {
     assert_eq!(deepest.path().len() as u64, 2 * DEPTH);
     // Each holds the one above: nothing can go.
     assert_eq!(t.cache.shrink(10), 0);
-    t.cache
-        .invalidate(&t.cache.lookup(&root, &Name::new(b"d")).expect("there"));
+    let d = t.cache.lookup(&root, &Name::new(b"d")).expect("there");
+    t.cache.invalidate(&d, &|_, _, _| {});
+    drop(d);
     assert_eq!(t.cache.stats().dentries, DEPTH + 1);
     drop(deepest);
     assert_eq!(t.cache.stats().dentries, 1);

@@ -158,7 +158,7 @@ impl SuperBlock {
         let present = found.is_some();
         question.enter();
         // Something in the store leads back to a directory above: a bind mount, say.
-        let (dentry, displaced) = self.caches.dcache.add_displacing(dir, name, found)?;
+        let (dentry, displaced) = self.caches.dcache.add(dir, name, found)?;
         let last = question.is_last();
         match watched {
             // A report may have come before there was a dentry to doubt.

@@ -66,7 +66,7 @@ impl SuperBlock {
             if let Err(Errno::EEXIST) = made {
                 self.forget_absent(dir, &name);
             }
-            let added = self.caches.dcache.add_displacing(dir, &name, Some(made?));
+            let added = self.caches.dcache.add(dir, &name, Some(made?));
             let (dentry, displaced) = added?;
             Self::believe_ours(&dentry, &inode, doubts, until);
             let doubts = doubts.wrapping_add(1);

@@ -47,7 +47,7 @@ impl Caches {
     /// Context: as for [`DentryCache::prune`](crate::dcache::DentryCache::prune).
     pub(super) fn invalidate(&self, dentry: &DentryRef<Inode>) {
         let expect = |dir: &Inode, name: &[u8], inode| self.expect(dir, name, &inode);
-        self.dcache.invalidate_telling(dentry, &expect);
+        self.dcache.invalidate(dentry, &expect);
     }
 
     /// A name that led to `inode` leads elsewhere, or soon will: if its loss is reported, the inode may be gone

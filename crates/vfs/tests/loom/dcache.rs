@@ -71,7 +71,7 @@ impl Setup {
         let added = self
             .cache
             .add(dir, &Name::new(name.as_bytes()), Some(inode));
-        added.expect("no loop")
+        added.expect("no loop").0
     }
 
     /// A look-up with a reference. The inode is looked at under it: a model sees no order through an `Arc`.
