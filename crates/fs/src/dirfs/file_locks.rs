@@ -150,18 +150,14 @@ impl Locks {
 impl FileLocks for Locks {
     fn lock(&self, kind: LockKind, contended: Contended) -> Result<(), Errno> {
         let fd = self.fd.as_fd();
-        match kind {
-            LockKind::Shared => {
-                self.publish()?;
-                match contended {
-                    Contended::Wait => fd::lock_shared(fd),
-                    Contended::Fail => fd::try_lock_shared(fd),
-                }
-            }
-            LockKind::Exclusive => match contended {
-                Contended::Wait => fd::lock(fd),
-                Contended::Fail => fd::try_lock(fd),
-            },
+        if kind == LockKind::Shared {
+            self.publish()?;
+        }
+        match (kind, contended) {
+            (LockKind::Shared, Contended::Wait) => fd::lock_shared(fd),
+            (LockKind::Shared, Contended::Fail) => fd::try_lock_shared(fd),
+            (LockKind::Exclusive, Contended::Wait) => fd::lock(fd),
+            (LockKind::Exclusive, Contended::Fail) => fd::try_lock(fd),
         }?;
         self.locked(kind).inspect_err(|_| _ = fd::unlock(fd))
     }

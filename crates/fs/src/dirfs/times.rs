@@ -150,12 +150,8 @@ impl DirNode {
     ) -> bool {
         let file = self.file();
         let ask =
-            |told, token| file.coherence(|machine| machine.before_stamp(change.own(), told, token));
-        let told = {
-            let (io, told) = file.lock_told();
-            drop(io);
-            told
-        };
+            |told, token| file.coherence(|machine| machine.before_stamp(&change.own, told, token));
+        let told = file.lock_told().1;
         let verdict = match ask(told, None) {
             Verdict::Ask => match look() {
                 Some(stat) => ask(told, Some(Token::of(&stat))),

@@ -14,7 +14,7 @@ use foliocache_sys::fd::Stat;
 
 /// A change of our own that is under way.
 pub(in crate::dirfs) struct OngoingChange {
-    own: OwnChange,
+    pub(in crate::dirfs) own: OwnChange,
     /// The mark of the file when it began.
     marked: Option<Arc<MarkedFile>>,
 }
@@ -100,11 +100,5 @@ impl FileState {
     /// Has the machine say or note something.
     pub(in crate::dirfs) fn coherence<R>(&self, tell: impl FnOnce(&mut Coherence) -> R) -> R {
         tell(&mut self.io.lock().coherence)
-    }
-}
-
-impl OngoingChange {
-    pub(in crate::dirfs) fn own(&self) -> &OwnChange {
-        &self.own
     }
 }
