@@ -17,7 +17,7 @@
 //! There is no list of unused inodes. A clock hand goes round the slab ([`InodeCache::shrink`]): it spares inodes
 //! that were found since its last pass, leaves held ones alone, and asks the file system about the others.
 //!
-//! # What no file system uses yet
+//! # For network stores
 //!
 //! The local file systems fill an inode before it is inserted and unlock it at once. Network stores, whose inodes
 //! are filled with I/O, need the rest: an inode that is being filled (NEW), the wait for it, and a filling that
@@ -121,7 +121,7 @@ pub enum Iget<'a, T: CachedInode> {
 pub struct InodeCacheStats {
     /// Inodes that can be found.
     pub inodes: u64,
-    /// Locks of buckets that were taken, for whatever.
+    /// Locks of buckets that were taken, for any purpose.
     pub bucket_locks: u64,
     /// Inodes that were evicted: not those removed.
     pub evicted: u64,

@@ -534,7 +534,7 @@ impl Namei<'_> {
                     size: Some(0),
                     ..SetAttr::default()
                 };
-                // The file system cannot tell who is in the file's group.
+                // The file system does not know the caller's groups.
                 let mode = credentials.check_set(inode, &cut)?.mode;
                 let file = self.names.open(&self.ctx, named, flags)?;
                 if mode.is_some() {

@@ -101,7 +101,7 @@ struct State {
     closed: VecDeque<Entry>,
     /// With a result, and to be cleaned.
     settled: Vec<Entry>,
-    /// Somebody makes batches durable.
+    /// A thread makes batches durable.
     syncing: bool,
     /// By all of them, and by files that are about to be entered.
     taken: Taken,
@@ -243,7 +243,7 @@ impl Batches {
             if state.taken.bytes + bytes <= self.most_bytes {
                 break;
             }
-            // Once: others who wait for room would wake each other.
+            // Once: threads that wait for room would wake each other.
             if state.close_open() {
                 self.changed.notify_all();
             }

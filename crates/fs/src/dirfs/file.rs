@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Two descriptors are open while the file is in use: a buffered one, and one for direct I/O from
-//! the first write on, or the first read of a file of more than a few pages. They are writable from the first moment that somebody may write.
+//! the first write on, or the first read of a file of more than a few pages. They are writable from the first handle on that may write.
 //!
 //! A write leaves the file `unflushed` until a flush succeeded, and only a file without handles,
 //! without anything unflushed and without folios that still have to be written loses its
@@ -193,7 +193,7 @@ impl NodeOps {
                 file.mapping.get_or_init(|| Arc::downgrade(&mapping));
             };
             let is_latest = match made {
-                // Somebody else may have changed it since.
+                // Another process may have changed it since.
                 Some(_) => {
                     self.attributes.update(take_over);
                     true

@@ -6,9 +6,9 @@
 //! it is open until its last handle is closed and all of it is durable. Its last close writes it back and flushes it.
 //!
 //! ```text
-//!  file that may be written   its last byte but one (an OFD lock): exclusive, refused if anybody has it ──▶ shared
-//!  directories above it       the byte FILES: "a file below is held"      ◀── checked by who locks a directory
-//!  a locked directory         the byte DIRECTORY: "all of it is locked"   ◀── checked by who locks a file below
+//!  file that may be written   its last byte but one (an OFD lock): exclusive, refused if another has it ──▶ shared
+//!  directories above it       the byte FILES: "a file below is held"      ◀── checked when a directory is locked
+//!  a locked directory         the byte DIRECTORY: "all of it is locked"   ◀── checked when a file below is locked
 //! ```
 //!
 //! A descriptor of a directory can have shared locks alone. So each side sets its own byte, then looks at that of the other:
@@ -82,7 +82,7 @@ struct Held {
     /// The directories above, the nearest first.
     above: Vec<Place>,
     path: String,
-    /// `None` while nobody may have written, and where there are no such locks.
+    /// `None` before the first handle that may write, and where there are no such locks.
     lock: Option<FileLock>,
 }
 
@@ -96,8 +96,8 @@ pub(super) struct HeldFiles {
     warned: AtomicBool,
 }
 
-/// Says that all of a directory is locked; refused with `EAGAIN` if somebody holds a file below, unless that is to be ignored.
-/// Where the kernel has no such locks, nobody says so.
+/// Marks all of a directory as locked. Refused with `EAGAIN` if a file below is held, unless that is to be ignored. Does nothing
+/// if the kernel has no such locks.
 pub(super) fn mark_directory(dir: BorrowedFd<'_>, ignore: bool) -> Result<(), Errno> {
     if fd::try_lock_range(dir, &one(DIRECTORY), LockKind::Shared).is_err() {
         return Ok(());

@@ -134,7 +134,7 @@ impl Shared {
 }
 
 impl DirNode {
-    /// Lets go of a file that nobody has open and of which all is durable.
+    /// Lets go of a file that has no handle and is durable as a whole.
     ///
     /// Context: `opens` held.
     pub(super) fn let_go(&self, opens: &Opens) {

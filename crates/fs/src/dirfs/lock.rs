@@ -7,12 +7,12 @@
 //! written back. Readers lock nothing.
 //!
 //! ```text
-//!  ordinary   exclusive lock, refused if anybody has one  ──▶ shared lock
+//!  ordinary   exclusive lock, refused if another has one  ──▶ shared lock
 //!  by force   the same; if it is refused, a warning       ──▶ shared lock, beside the others'
 //! ```
 //!
-//! The exclusive lock says that nobody else writes, and the shared lock keeps it so. A cache that ignored the lock of
-//! another has one too, which is still there when the other is gone.
+//! The exclusive lock shows that no other cache writes, and the shared lock keeps others from beginning to. A cache that
+//! ignored the lock of another has one too, which is still there when the other is gone.
 //!
 //! # Limits
 //!
@@ -49,7 +49,7 @@ impl Drop for SourceLock {
     }
 }
 
-/// What is known of the lock.
+/// The lock of a source, once it is taken.
 #[derive(Default)]
 pub(super) struct LockState {
     held: Option<SourceLock>,

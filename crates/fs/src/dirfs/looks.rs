@@ -81,13 +81,13 @@ impl DirNode {
         Moment { at, doubts }
     }
 
-    /// After so many milliseconds a file is looked at though nobody told of a change, since not all is told.
+    /// Milliseconds after which a file is looked at without a report of a change, since not all changes are reported.
     fn look_after(&self) -> u64 {
         let after = self.shared.options.revalidate_after.as_millis();
         u64::try_from(after).unwrap_or(u64::MAX)
     }
 
-    /// Whether the attributes are those of what is cached, and whoever changes them tells.
+    /// Whether the attributes are those of the cached data, and a change of them would be reported.
     ///
     /// Context: `opens` held.
     fn is_settled_and_watched(&self, now: u64) -> bool {
@@ -100,8 +100,8 @@ impl DirNode {
         self.attributes.is_provisional() && !mapping.is_dirty()
     }
 
-    /// Whether somebody else may have changed the file since it was compared with the source: somebody told of a change,
-    /// of ours perhaps, or it is a while ago, since not all is told.
+    /// Whether others may have changed the file since it was compared with the source. So it is if a change was reported,
+    /// perhaps our own, or if the comparison is some time ago, since not all changes are reported.
     ///
     /// Context: no lock held.
     pub(super) fn may_have_changed(&self) -> bool {
@@ -207,9 +207,9 @@ impl DirNode {
         verdict
     }
 
-    /// Whether the file may be opened for reading as it was opened last, without a descriptor and without asking: its
-    /// pages are all there, and nobody told of a change. Stores through a mapping are not told, so the source is
-    /// looked at once a second; with `nowait` it is not looked at, and the answer is no.
+    /// Whether the file may be opened for reading as it was opened last, without a descriptor and without asking: all its
+    /// pages are cached, and no change was reported. Stores through a mapping are not reported, so the source is
+    /// looked at once a second. With `nowait` it is not looked at, and the answer is no.
     ///
     /// Context: `opens` held.
     pub(super) fn opens_as_before(

@@ -2,11 +2,11 @@
 //!
 //! # Model
 //!
-//! Every operation goes straight to the source, relative to the descriptor of the directory. What has to
-//! be kept in step beside it is where nodes are. The names of a directory are locked by the caller, so what is
-//! found or made there stays there until its node says so. `Shared::moves` is held, for reading, from
-//! before a name is moved or taken away until the locations say so: who walks to a node and does not find it takes
-//! the lock for writing and walks again. So changes in different directories do not wait for each other.
+//! Every operation goes straight to the source, relative to the descriptor of the directory. Besides, each node knows where
+//! it is. The caller has locked the names of a directory, so a file that is found or made there stays there until its node
+//! says so. `Shared::moves` is held, for reading, from before a name is moved or removed until the nodes' locations say so. A
+//! walk that does not find a node takes the lock for writing and walks again. So changes in different directories do not
+//! wait for each other.
 //!
 //! # Differences from Linux
 //!
@@ -118,7 +118,7 @@ impl FileSystem for DirFs {
             .map(|(inode, _)| inode)
     }
 
-    /// An inode that is made has the attributes that tell who it is.
+    /// A new inode has the attributes that its identity came with.
     fn lookup_with_attributes(
         &self,
         dir: &SlabArc<Inode>,

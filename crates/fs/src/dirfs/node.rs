@@ -10,7 +10,7 @@
 //!
 //! No descriptor has to stay open for a node to be found again, so there may be more nodes than
 //! descriptors. Every step of a walk is `openat` of one component with `O_PATH | O_NOFOLLOW`, so no
-//! name leads out of the source, whatever is renamed or replaced by links beside us.
+//! name leads out of the source, also if others rename directories or replace them by links meanwhile.
 //!
 //! # Invariants
 //!
@@ -304,8 +304,8 @@ impl DirNode {
         Ok(at)
     }
 
-    /// Does `by_name` with the directory above and the name in it, if the node is there; `None` if that is not known. Who it
-    /// finds has to be checked.
+    /// Runs `by_name` on the directory above and the name in it. `None` if neither is known, or the name leads to another
+    /// node now.
     fn by_name<R>(
         &self,
         by_name: impl FnOnce(BorrowedFd<'_>, &OsStr) -> Result<(R, Stat), Errno>,

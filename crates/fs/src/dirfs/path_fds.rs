@@ -4,8 +4,8 @@
 //!
 //! A node of the directory tree needs a descriptor for every operation on it. Opening one takes a
 //! walk from the root, so the last few hundred are kept, with a second chance for those that were
-//! used since the hand last passed. They are spread over shards by their nodes' numbers, so that those
-//! who open different files seldom meet.
+//! used since the hand last passed. They are spread over shards by their nodes' numbers, so that threads which
+//! open different files seldom wait for each other.
 //!
 //! # Invariants
 //!
@@ -120,7 +120,7 @@ impl PathFds {
         evicted.is_some()
     }
 
-    /// Closes what nobody uses at the moment: room for somebody who got `EMFILE`.
+    /// Closes the descriptors that are not in use, to make room after `EMFILE`.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();

@@ -5,8 +5,8 @@
 //! **Changes from outside.** The [`Coherence`] of a file says whether others changed it. It is told of the size and times that the source
 //! shows, of changes of our own, and of news. Of a marked file the kernel tells whether others wrote ([`writers`](super::writers)).
 //!
-//! **Before it is first opened** a file has no address space, and nothing of ours: whatever the source
-//! says of it holds. Its coherence begins with its address space.
+//! **Before it is first opened** a file has no address space and no data of ours, so each answer of the source
+//! holds. Its coherence begins with its address space.
 //!
 //! # Invariants
 //!
@@ -82,9 +82,9 @@ pub(super) struct IoState {
     pub(super) grew: bool,
     /// Bytes were made durable in their place: `fdatasync(2)` leaves the time of that.
     pub(super) overwritten: bool,
-    /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
+    /// It is open for writing. A copy of what `opens` says, for flushes, which do not take that lock.
     pub(super) writing: bool,
-    /// While `writing`: the kernel tells who else writes to it, see [`writers`](super::writers).
+    /// While `writing`: the kernel reports writes by others, see [`writers`](super::writers).
     pub(super) marked: Option<Arc<MarkedFile>>,
     /// While `writing`: how often it was written back soon after it was written to, up to where it is marked.
     pub(super) soon: u8,

@@ -534,7 +534,7 @@ fn stat_named(names: &SuperBlock) -> u64 {
     stat.expect("it is there").size
 }
 
-/// Somebody else appends, and the size is asked for after that was told.
+/// Another program appends, and the size is asked for after that was reported.
 fn append_outside(source: &Path, fs: &DirFs, names: &SuperBlock) {
     let told = fs.stats().changes_told;
     let mut file = std::fs::File::options()

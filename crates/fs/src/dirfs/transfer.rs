@@ -52,12 +52,12 @@ enum Path {
     Buffered,
 }
 
-/// What a write did to the kernel's cache.
+/// The effect of a write on the kernel's cache.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// Bytes written, a prefix of what was asked.
     pub(super) bytes: usize,
-    /// What an earlier write had left in the kernel's cache was taken out.
+    /// The pages that an earlier write had left in the kernel's cache were taken out.
     pub(super) dropped: bool,
     /// The range of the file that went through the kernel's cache, with what lies between two.
     pub(super) buffered: Option<Range<u64>>,
@@ -179,13 +179,13 @@ pub(super) fn start_read(
         return done(read(shared, &fds, pos, segments));
     };
     let fd = direct.fd.clone();
-    // What the fallback reads into, if it comes to that.
+    // For the fallback, which reads into the same memory.
     let memory: SmallVec<[_; 1]> = segments.into();
     let ended = {
         let (shared, fds) = (shared.clone(), fds.clone());
         Box::new(move |result| {
             let result = finish_read(&shared, &fds, pos, &memory, result);
-            // Before the caller is told, who may take the file system down.
+            // Before the caller is told, because it may take the file system down.
             drop((shared, fds));
             done(result);
         })
@@ -193,7 +193,7 @@ pub(super) fn start_read(
     engine.submit(fd, pos, segments, ended);
 }
 
-/// What becomes of a read in the background that ended with `result`.
+/// Ends a read in the background that has `result`; reads again if the ring or direct I/O refused it.
 pub(super) fn finish_read(
     shared: &Shared,
     fds: &Descriptors,

@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! A file that is made durable again and again while it is open for writing, as a log is, is *marked* until its last writer
-//! closes it. Of a marked file nobody has to ask the source whether a change was ours: the queue is read, and says
+//! closes it. For a marked file the source need not be asked whether a change was ours: the queue is read, and says
 //! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache are
 //! told apart from ours by when they come: the queue is read before each change of ours, and after it.
 //!

@@ -19,8 +19,8 @@
 //!
 //! # Locking
 //!
-//! *Protects*: `rename` where dentries are: moves, and which dentry a directory has; `walks` keeps those who
-//! go through a whole subtree apart. *Order*: `walks`, `rename`, dentries, hash, limbo (a leaf). *May block*:
+//! *Protects*: `rename` where dentries are: moves, and which dentry a directory has; `walks` keeps threads apart that
+//! go through a whole subtree. *Order*: `walks`, `rename`, dentries, hash, limbo (a leaf). *May block*:
 //! look-ups never.
 //!
 //! # Memory ordering

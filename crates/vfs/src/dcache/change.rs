@@ -7,8 +7,8 @@
 //!                    │                              │
 //!                    ▼                              ▼
 //!                negative                       positive
-//!                    ▲     delete, nobody has it    │
-//!                    └──────────────────────────────┤ delete, somebody has it open
+//!                    ▲   delete, no other holder    │
+//!                    └──────────────────────────────┤ delete, with other holders
 //!                                                   ▼
 //!                                               unhashed: found no more, usable by its holders
 //! ```
@@ -190,7 +190,7 @@ impl<I: DentryInode> Inner<I> {
                 unhash(&mut guard);
             }
         }
-        // Before anybody can find it, and take it away again.
+        // Before another thread can find it, and take it away again.
         self.counts.dentries.inc();
         if dentry.is_negative() {
             self.counts.negative.inc();

@@ -71,8 +71,8 @@ impl<I: DentryInode> DentryCache<I> {
         self.inner.shrink(nr)
     }
 
-    /// Drops a reference and evicts the dentry if that was the last one, with the directories above that nobody
-    /// needs then; whether it did.
+    /// Drops a reference and evicts the dentry if that was the last one, with the directories above that are unused
+    /// then; returns whether it did.
     ///
     /// Context: as for [`shrink`](Self::shrink).
     pub fn evict(&self, dentry: DentryRef<I>) -> bool {
@@ -216,8 +216,8 @@ impl<I: DentryInode> Inner<I> {
         evicted
     }
 
-    /// Goes through all below `top`, evicting what is unused, and unhashing the rest if somebody is told of it; how many it
-    /// evicted.
+    /// Goes through all dentries below `top` and evicts those that are unused. With `unhash_all` it tells of the others and
+    /// unhashes them. Returns how many it evicted.
     fn walk(&self, top: &DentryRef<I>, unhash_all: Option<Tell<'_, I>>) -> usize {
         let nr_children = top.lock().nr_children();
         if nr_children == 0 {

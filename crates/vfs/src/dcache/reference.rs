@@ -151,7 +151,7 @@ impl<I: DentryInode> Dentry<I> {
     /// Context: in an RCU read section, or something else keeps the memory.
     #[track_caller]
     pub(super) fn get_not_dead(&self) -> Option<DentryRef<I>> {
-        // It waits for the lock if somebody holds it.
+        // It waits for the lock if another thread holds it.
         might_lock(Rank::Dentry);
         // SAFETY: the reference just taken.
         self.counted
@@ -282,7 +282,7 @@ pub(super) fn tear_down<I: DentryInode>(
 /// Context: after [`tear_down`], by the same caller.
 pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
     let left = HeldRefs {
-        // SAFETY: the dentry's own reference (invariant 3 of `Dentry`); nobody else drops it.
+        // SAFETY: the dentry's own reference (invariant 3 of `Dentry`), which is dropped here alone.
         parent: NonNull::new(dentry.parent_ptr()).map(|p| unsafe { DentryRef::from_raw(p) }),
         // SAFETY: a root's reference of the cache, as above.
         cache: dentry
@@ -308,7 +308,7 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
 impl<I: DentryInode> Inner<I> {
     /// Puts a dentry into the table.
     ///
-    /// Context: its lock, or nobody can find it, and its parent's lock; no write section is open. It is in no
+    /// Context: its parent's lock, and its own unless it cannot be found yet; no write section is open. It is in no
     /// table.
     pub(super) fn hash_in(&self, dentry: &Dentry<I>, hash: u64) {
         dentry.set_hashed(true);
@@ -319,7 +319,7 @@ impl<I: DentryInode> Inner<I> {
     }
 }
 
-/// Takes a dentry out of the hash, so that nobody finds it any more; whether it was there.
+/// Takes a dentry out of the hash, so that look-ups do not find it any more; returns whether it was there.
 ///
 /// Context: its parent's lock is held too. Unless it has references, it must be torn down at once.
 pub(super) fn unhash<I: DentryInode>(guard: &mut DentryGuard<'_, I>) -> bool {

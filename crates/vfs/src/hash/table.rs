@@ -68,7 +68,7 @@ pub unsafe trait HashNode: Sized {
     #[inline(always)]
     fn store_hint(&self, _hint: &Self::Hint) {}
 
-    /// Asks the processor for that, whatever the node may be by now.
+    /// Asks the processor for that line. The node may be gone by now.
     #[inline(always)]
     fn prefetch(_hint: &Self::Hint) {}
 }

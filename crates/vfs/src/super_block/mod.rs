@@ -88,7 +88,7 @@ pub struct SuperBlock {
     shrinkable: Arc<Shrinkable>,
     /// `None` if no thread could be started: then only callers free discarded objects.
     reaper: Option<Reaper>,
-    /// Held by whoever moves a name from one directory to another.
+    /// Held by a thread that moves a name from one directory to another.
     rename: RankedMutex<()>,
     belief: Arc<Belief>,
 }

@@ -11,7 +11,7 @@ use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Nam
 struct Node {
     dir: bool,
     alias: AliasSlot<Node>,
-    /// Read by whoever looks at the inode, written by its destructor: loom sees if the two may meet.
+    /// Read by a thread that looks at the inode, written by its destructor: loom sees if the two may meet.
     ino: UnsafeCell<u64>,
 }
 

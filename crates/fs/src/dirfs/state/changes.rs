@@ -48,7 +48,7 @@ impl FileState {
         }
     }
 
-    /// A change of our own is over; `stat` is what the source shows now, if somebody looked.
+    /// A change of our own is over; `stat` is the answer of the source since, if it was asked.
     pub(in crate::dirfs) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> Asked {
         // While these are held the file gets no other. They may be the last references, which go after the lock.
         let OngoingChange { own, marked } = change;

@@ -801,7 +801,7 @@ fn a_panic_while_closed_files_are_written_leaves_no_descriptor_behind() {
     }
 }
 
-/// The inode stays as long as somebody holds it.
+/// The inode stays as long as it has a holder.
 #[test]
 fn removed_files_keep_no_descriptors_for_io() {
     let source = tempfile::tempdir().expect("a directory");
