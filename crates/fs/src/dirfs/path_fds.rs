@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_no_more_than_its_capacity_and_spares_what_was_used() {
+    fn holds_no_more_than_its_capacity_and_spares_used_descriptors() {
         let cache = PathFds::new(4, KeptFds::own(100));
         for key in 0..4 {
             cache.insert(key, &fd());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shards_hold_what_was_asked_for_together() {
+    fn the_shards_together_hold_the_capacity() {
         for capacity in [1, 31, 32, 100, 512, 513, 8191] {
             let cache = PathFds::new(capacity, KeptFds::own(10_000));
             let sum: usize = cache.shards.iter().map(|shard| shard.lock().capacity).sum();

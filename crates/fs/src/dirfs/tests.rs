@@ -481,7 +481,7 @@ fn a_warm_open_takes_no_lock_but_the_files_own() {
             let _moves = shared.moves.write();
             let _idle = shared.idle.files.lock();
             shared.path_fds.locked(|| {
-                held.send(()).expect("somebody waits");
+                held.send(()).expect("the test waits");
                 is_done
                     .recv_timeout(LONG)
                     .expect("an open waited for a lock");

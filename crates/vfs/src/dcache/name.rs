@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_component_is_what_comes_before_a_slash() {
+    fn the_first_component_ends_before_the_first_slash() {
         let text: Vec<u8> = (1..=40).filter(|&byte| byte != b'/').collect();
         for len in 0..=24 {
             let name = &text[..len];
