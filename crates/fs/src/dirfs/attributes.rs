@@ -355,11 +355,8 @@ impl InodeOperations for DirNode {
         {
             node.closed(last, written);
         }
-        if last
-            && self.shared.held.is_some()
-            && let Ok(node) = NodeOps::of(inode)
-        {
-            node.let_go_closed();
+        if last && self.shared.held.is_some() {
+            self.let_go(&self.file().opens.lock());
         }
         self.shared.close_idle(2);
         self.shared.limit_idle();

@@ -183,10 +183,4 @@ impl NodeOps {
             let _ = mapping.sync();
         }
     }
-
-    /// As [`DirNode::let_go`], after the last close.
-    pub(super) fn let_go_closed(&self) {
-        let opens = self.file().opens.lock();
-        self.let_go(&opens);
-    }
 }

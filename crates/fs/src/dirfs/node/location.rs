@@ -109,14 +109,8 @@ impl DirNode {
     /// # Errors
     /// `ESTALE` if it has none by now. A look-up that finds a name says where the file is.
     pub(in crate::dirfs) fn pin(&self) -> Result<(), Errno> {
-        let is_detached = |location: &Location| matches!(location, Location::Detached);
-        if !is_detached(&self.location.lock()) {
-            return Ok(());
-        }
-        let fd = self.held_fd().ok_or(Errno::ESTALE)?;
-        let mut location = self.location.lock();
-        if is_detached(&location) {
-            *location = Location::Pinned(fd);
+        if matches!(&*self.location.lock(), Location::Detached) {
+            self.pin_to(&self.held_fd().ok_or(Errno::ESTALE)?);
         }
         Ok(())
     }
