@@ -411,12 +411,8 @@ impl SuperBlock {
                 self.tell_of_name(&from_inode, from);
                 self.tell_of_name(&to_inode, to);
                 // Two names of one file stay as they are, as does a name that is moved to itself.
-                let same = target.as_ref().is_some_and(|target| {
-                    let (target, moved) = (target.inode(), moved.inode());
-                    target
-                        .zip(moved)
-                        .is_some_and(|(a, b)| SlabArc::ptr_eq(&a, &b))
-                });
+                let both = replaced.as_ref().zip(moved.inode());
+                let same = both.is_some_and(|(old, new)| SlabArc::ptr_eq(old, &new));
                 // Another file may have been replaced.
                 if let Some(replaced) = &replaced {
                     self.caches.expect(&to_inode, to.as_bytes(), replaced);
