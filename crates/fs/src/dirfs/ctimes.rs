@@ -137,7 +137,7 @@ impl Ctimes {
         }
     }
 
-    /// Sees to it that there is room for notes: to be called before a file is opened for writing.
+    /// Makes room for notes. Call it before a file is opened for writing.
     ///
     /// Context: no lock held. Names and inodes without holders may give way.
     pub(super) fn make_room(&self) {

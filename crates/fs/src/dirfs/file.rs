@@ -19,8 +19,7 @@
 //! first write of the page failed: the page is written again without an error, and reads as zeros once the kernel has
 //! dropped it. A page that is made anew has no such past.
 //!
-//! For what is remembered of a file, and how a change from outside is told from one of our own, see
-//! [`state`](super::state).
+//! [`state`](super::state) describes the state of a file, and how a change from outside is distinguished from our own.
 //!
 //! # Locking
 //!

@@ -25,7 +25,7 @@
 //! # Memory ordering
 //!
 //! `nr` is changed under the lock and read without, `Relaxed`: a thread that misses a file which has just got in
-//! line leaves it to the next one, as if it had come a moment earlier.
+//! line leaves it to the next thread, as if it had come a moment earlier.
 
 use super::node::{DirNode, Location};
 use super::state::Opens;

@@ -101,7 +101,7 @@ impl Taken<'_> {
     /// Makes it durable.
     fn sync(self) {
         if let Some(mapping) = self.mapping() {
-            // The error stays with the file: its folios remain dirty and its handles are told.
+            // The error stays with the file: its folios remain dirty, and its handles get the error.
             let _ = mapping.sync();
         }
     }

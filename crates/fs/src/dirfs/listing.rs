@@ -1,4 +1,4 @@
-//! The entries of a directory, kept until a change of names is told. All of them: [`listings`](super::listings).
+//! The entries of a directory, kept until a change of names is reported. For all directories see [`listings`](super::listings).
 //!
 //! # Invariants
 //!

@@ -7,8 +7,8 @@
 //!     └────── none ──▶ getdents, and a Recording of what it says ── whole, names as they were ──▶ Listing
 //! ```
 //!
-//! Only directories that are [watched](super::watch), or ours alone, have listings. A change of names ends that of the
-//! directory: one of ours when it is made, one of others when it is told.
+//! Only directories that are [watched](super::watch), or ours alone, have listings. A change of names ends the listing of its
+//! directory: a change of our own when it is made, a change by others when it is reported.
 //!
 //! # Invariants
 //!

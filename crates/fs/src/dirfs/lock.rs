@@ -65,12 +65,12 @@ fn lock_exclusively(dir: &OwnedFd) -> Result<(), Errno> {
 }
 
 impl DirFs {
-    /// Keeps others from locking the source as long as this lives. To be called before anything is written; does nothing
-    /// once that is so. A source that cannot be locked is not, and the log says so.
+    /// Keeps others from locking the source as long as this lives. Call it before the first write; a further call does nothing.
+    /// If the source cannot be locked, the log says so and the call succeeds.
     ///
     /// # Errors
-    /// [`DirFsError::Locked`], unless that is to be [ignored](super::DirFsOptions::ignore_lock). It counts how the caller
-    /// opens the directory, not how it was opened first.
+    /// [`DirFsError::Locked`], unless the caller [ignores](super::DirFsOptions::ignore_lock) it. Each caller decides for
+    /// itself, not the one that opened the directory first.
     pub fn lock(&self, ignore: bool) -> Result<(), DirFsError> {
         let mut lock = self.lock.lock();
         if lock.held.is_some() {

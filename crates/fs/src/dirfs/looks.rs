@@ -28,8 +28,8 @@ use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::OpenFlags;
 
 impl DirNode {
-    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, the answer is compared with what is known,
-    /// too, and what is stale by then is dropped: the verdict says what was found. An answer that should have been compared and was
+    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, the answer is also compared with the
+    /// known state, stale data is dropped, and the verdict is returned. An answer that should have been compared and was
     /// not is provisional: it holds as long as it cannot be compared. A file that was never opened is valid.
     ///
     /// # Errors
@@ -112,8 +112,8 @@ impl DirNode {
             || io.coherence.before_write(now, told, look_after, io.clock()) == Verdict::Ask
     }
 
-    /// Compares the file with the source, if nothing of ours waits to be written: to be called before something does. Whether
-    /// it did, or need not: not with `nowait` if it would have to wait.
+    /// Compares the file with the source, if no data of ours waits to be written. Call it before the first such data. Returns
+    /// false if it would have to wait, with `nowait`.
     ///
     /// Context: no lock held.
     pub(super) fn look_before_write(&self, nowait: bool) -> bool {
@@ -131,8 +131,8 @@ impl DirNode {
         true
     }
 
-    /// Looks whether others changed the file, and notes it: to be called before each change of ours to its data or times, which would hide
-    /// theirs. Whether the source answered, where it was asked.
+    /// Looks whether others changed the file, and notes it. Call it before each change of ours to data or times, which would hide
+    /// theirs. Returns false if the source was asked and did not answer.
     ///
     /// Context: `io` not held.
     pub(super) fn look_for_others(&self) -> bool {
@@ -152,7 +152,7 @@ impl DirNode {
         true
     }
 
-    /// Whether others wrote to the file since it was compared with the source, or may have: to be asked before something of ours is
+    /// Whether others wrote to the file since it was compared with the source, or may have. Call it before data of ours is
     /// written back.
     ///
     /// Context: `io` not held.

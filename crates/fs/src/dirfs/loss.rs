@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! The log is told, with the target [`LOSS_TARGET`]. A program that has no log finds the same on standard error.
+//! A report goes to the log, with the target [`LOSS_TARGET`]. A program without a log finds it on standard error.
 
 use super::DirFs;
 use foliocache_mm::AddressSpace;
@@ -10,7 +10,7 @@ use foliocache_sync::Arc;
 use std::io::{self, Write};
 use tracing::subscriber::NoSubscriber;
 
-/// The target of what the log is told of lost data.
+/// The target of log messages about lost data.
 pub const LOSS_TARGET: &str = "foliocache::loss";
 
 /// The fate of data that could not be written.

@@ -18,24 +18,24 @@
 //! | `descriptors` | the descriptors of a regular file |
 //! | `opened` | its descriptors, opened when they are needed |
 //! | `file` | operations that the address space of a regular file calls: reads, writeback, flush |
-//! | `state` | what is remembered of a regular file; what its [coherence](crate::coherence) is told |
-//! | `idle`, `last_close` | closed files that still need their descriptors; what becomes of a file that is closed |
+//! | `state` | the state of a regular file; the input of its [coherence](crate::coherence) |
+//! | `idle`, `last_close` | closed files that still need their descriptors; the last close of a file |
 //! | `directories` | all directories of the process close descriptors where there are none left |
 //! | `shortage`, `relief` | open files that give their descriptors up, where there are hardly any left; those that are written back first |
-//! | `batch`, `batched` | small new files, made durable many at a time; what a file knows of that |
+//! | `batch`, `batched` | small new files, made durable many at a time; a file's part in that |
 //! | `listing`, `listings` | the entries of a directory, kept; all of them |
 //! | `write` | writing a range of a file to the source |
 //! | `append_only` | files that are append-only in the source |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
 //! | `magic` | kinds of file systems, by number |
-//! | `room` | whether the source tells in time that it is full |
-//! | `watch` | directories in which the kernel tells of changes |
-//! | `loss` | tells of data that is lost |
+//! | `room` | whether the source refuses a write in time when it is full |
+//! | `watch` | directories in which the kernel reports changes |
+//! | `loss` | reports data that is lost |
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `held` | the same of files that are used without their directory |
 //! | `file_locks` | locks of handles, on files of the source |
 //! | `answers`, `attributes` | answers of the source as an inode remembers them; `stat`, `setattr` |
-//! | `looks` | asking the source, and what its [coherence](crate::coherence) says then |
+//! | `looks` | asking the source, and acting on the verdict of the [coherence](crate::coherence) |
 //! | `replaced` | names that others give to other files |
 //! | `ctimes` | change times that were shown of files whose inodes left memory |
 //! | `uncached` | directories whose names are read and not cached |

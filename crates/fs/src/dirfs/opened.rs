@@ -1,4 +1,4 @@
-//! A regular file as it is used: its descriptors are opened when they are needed, changes of it end, errors are kept.
+//! A regular file in use: opens its descriptors when they are needed, ends its changes, keeps its errors.
 //!
 //! # Locking
 //!
@@ -68,8 +68,7 @@ impl DirNode {
         look
     }
 
-    /// The kernel told a call that was for something else of an error. It does not tell the flush of the data that was
-    /// written.
+    /// The kernel reported an error to a call with another purpose. It will not report it to the flush of the written data.
     pub(super) fn told_early(&self, error: Errno) {
         let file = self.file();
         if file.unflushed() {

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! **Changes from outside.** The [`Coherence`] of a file says whether others changed it. It is told of the size and times that the source
-//! shows, of changes of our own, and of news. Of a marked file the kernel tells whether others wrote ([`writers`](super::writers)).
+//! **Changes from outside.** The [`Coherence`] of a file says whether others changed it. Its input is the size and times that the
+//! source shows, changes of our own, and news. For a marked file the kernel reports writes by others ([`writers`](super::writers)).
 //!
 //! **Before it is first opened** a file has no address space and no data of ours, so each answer of the source
 //! holds. Its coherence begins with its address space.
@@ -55,7 +55,7 @@ pub(super) struct Opens {
     pub(super) idle: bool,
 }
 
-/// Work that is to be done for a file, and what was seen of it.
+/// Pending work for a file, and the state of the source that was seen last.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct IoState {

@@ -31,7 +31,7 @@ enum State {
 }
 
 impl State {
-    /// Instead of a listing that does not serve.
+    /// In place of a listing that cannot be used.
     fn of_source(node: &DirNode) -> Result<State, Errno> {
         let fd = node.path_fd()?;
         let reader = node.shared.with_room(|| DirReader::open(fd.as_fd()))?;

@@ -93,7 +93,7 @@ pub(super) fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<I
 const FEW_PAGES: u64 = 4 * PAGE_SIZE as u64;
 
 /// Reads from a file of `size` bytes, if it is short and has no descriptor for direct I/O; the bytes read, all
-/// that were asked for up to its end. `None` where [`read`] is to be asked, which also tells of errors.
+/// that were asked for up to its end. On `None` call [`read`], which also returns errors.
 pub(super) fn read_few_pages(
     shared: &Shared,
     fds: &Descriptors,
@@ -163,8 +163,8 @@ fn direct_for<'f>(
     })
 }
 
-/// Starts reading into `segments` from byte `pos` on, and the engine is to be woken for it; `done` is told what
-/// [`read`] would return.
+/// Starts reading into `segments` from byte `pos` on. The caller wakes the engine. `done` gets the result that [`read`]
+/// would return.
 pub(super) fn start_read(
     shared: &Arc<Shared>,
     fds: Arc<Descriptors>,
@@ -416,7 +416,7 @@ fn write_piece(
         && n > PAGE_SIZE
     {
         // Starts the kernel's own writeback now, so that the flush finds little to do. An error is that of finding a place
-        // for the data, which the kernel may have dropped: no flush is told of it.
+        // for the data, which the kernel may have dropped: no flush reports it.
         match fd::sync_file_range(fds.buffered.as_fd(), pos, n as u64, fd::SyncRange::Start) {
             Ok(()) | Err(Errno::ENOSYS | Errno::EPERM) => {}
             Err(error) => return (Path::Buffered, Err(error)),

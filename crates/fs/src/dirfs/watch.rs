@@ -1,4 +1,4 @@
-//! Directories in which the kernel tells of changes.
+//! Directories in which the kernel reports changes.
 //!
 //! # Model
 //!
@@ -62,7 +62,7 @@ impl Watches {
     /// None yet.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where not all changes are told; those of [`Inotify::new`].
+    /// `EOPNOTSUPP` where the kernel does not report all changes; those of [`Inotify::new`].
     pub(super) fn new(mm: &Arc<Mm>, root: BorrowedFd<'_>, dev: u64) -> Result<Watches, Errno> {
         if !LOCAL.contains(&fd::fs_magic(root)?) {
             return Err(Errno::EOPNOTSUPP);

@@ -1,15 +1,15 @@
-//! Files of which the kernel tells whether others write to them.
+//! Files for which the kernel reports writes by others.
 //!
 //! # Model
 //!
 //! A file that is made durable again and again while it is open for writing, as a log is, is *marked* until its last writer
 //! closes it. For a marked file the source need not be asked whether a change was ours: the queue is read, and says
-//! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache are
-//! told apart from ours by when they come: the queue is read before each change of ours, and after it.
+//! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache differ
+//! from ours by their time: the queue is read before each change of ours, and after it.
 //!
-//! Not told are stores through a mapping, and asynchronous I/O of others (`io_submit`).
+//! The kernel does not report stores through a mapping, and asynchronous I/O of others (`io_submit`).
 //!
-//! News are an event of the file's [`Coherence`](crate::coherence::Coherence), which says what it means.
+//! A report is an event of the file's [`Coherence`](crate::coherence::Coherence), which draws the conclusion.
 //!
 //! # Invariants
 //!
@@ -128,7 +128,7 @@ impl Writers {
     }
 }
 
-/// A file whose writers are told. Dropping it ends that.
+/// A file whose writers the kernel reports. The drop ends that.
 pub(super) struct MarkedFile {
     writers: Arc<Writers>,
     handle: FileHandle,
@@ -166,7 +166,7 @@ impl MarkedFile {
         }
     }
 
-    /// Nothing more is told. How often others had written by now.
+    /// Ends the reports. Returns how often others had written by now.
     ///
     /// Context: `io` not held.
     pub(super) fn end(&self) -> u64 {

@@ -55,7 +55,7 @@ impl NodeOps {
     /// Context: no lock that a write of the file takes; blocks on I/O.
     ///
     /// # Errors
-    /// Those of the source: what it could not take stays dirty, and handles are told. `ECHILD` after a fork.
+    /// Those of the source: data that it did not take stays dirty, and handles get the error. `ECHILD` after a fork.
     pub(super) fn write_and_wait(&self) -> Result<(), Errno> {
         self.shared.bdi.mm().check_fork()?;
         let Some(mapping) = self.file().mapping() else {

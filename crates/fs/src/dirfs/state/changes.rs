@@ -1,4 +1,4 @@
-//! Changes of our own, and questions to the source beside them: what is told to a file's [`Coherence`].
+//! Changes of our own, and questions to the source beside them: the input of a file's [`Coherence`].
 //!
 //! # Locking
 //!
@@ -97,7 +97,7 @@ impl FileState {
         self.io.lock().coherence.holds(asked)
     }
 
-    /// Has the machine say or note something.
+    /// Runs something on the machine, with `io` locked.
     pub(in crate::dirfs) fn coherence<R>(&self, tell: impl FnOnce(&mut Coherence) -> R) -> R {
         tell(&mut self.io.lock().coherence)
     }
