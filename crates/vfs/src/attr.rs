@@ -374,7 +374,7 @@ impl AttrCell {
         result
     }
 
-    /// The data changed now. Whether that moved the times.
+    /// The data changed now. Returns whether that moved the times.
     #[inline]
     pub fn data_changed(&self) -> bool {
         let now = coarse_realtime();

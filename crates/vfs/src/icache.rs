@@ -251,7 +251,7 @@ impl<T: CachedInode> InodeCache<T> {
         Some(unsafe { SlabArc::from_borrow(inode) })
     }
 
-    /// Waits until the filling is over; whether it went well.
+    /// Waits until the filling is over; returns whether it succeeded.
     #[inline]
     fn is_filled(&self, inode: &SlabArc<T>) -> bool {
         let link = CachedInode::link(&**inode);

@@ -483,7 +483,7 @@ fn run(shared: &Arc<Shared>) {
 
 impl NodeOps {
     /// Writes a file that was just closed for the last time, if it is small and new: into the open batch if there
-    /// is room and nothing of it is written yet. Whether it did that. Waits for a write that is under way.
+    /// is room and none of its data is written yet. Returns whether it did that. Waits for a write that is under way.
     ///
     /// Context: no lock held. May wait for the medium.
     pub(super) fn write_in_batch(&self) -> bool {

@@ -170,7 +170,7 @@ impl Listings {
         drop(gone);
     }
 
-    /// Frees about so many bytes; how many.
+    /// Frees about `bytes` bytes; returns how many it freed.
     ///
     /// Context: that of reclaim.
     pub(super) fn shrink(&self, bytes: u64) -> u64 {

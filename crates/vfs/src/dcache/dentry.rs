@@ -333,7 +333,7 @@ impl<I: DentryInode> AliasSlot<I> {
         self.dentry.load(Ordering::Acquire)
     }
 
-    /// Puts `next` in place of `current`; whether that was still there.
+    /// Puts `next` in place of `current`; returns whether that was still there.
     pub(super) fn replace(&self, current: *mut Dentry<I>, next: *mut Dentry<I>) -> bool {
         // Release pairs with the Acquire in `load`. Relaxed on failure: the caller looks again.
         self.dentry

@@ -79,7 +79,7 @@ impl<I: DentryInode> DentryCache<I> {
         put(dentry.into_raw(), true)
     }
 
-    /// Evicts everything that is unused; how many dentries that was.
+    /// Evicts everything that is unused; returns how many dentries that was.
     ///
     /// Context: as for [`shrink`](Self::shrink).
     #[doc(alias = "shrink_dcache_sb")]
@@ -95,7 +95,7 @@ impl<I: DentryInode> DentryCache<I> {
         }
     }
 
-    /// Evicts what is unused below a dentry; how many dentries that was.
+    /// Evicts all unused dentries below a dentry; returns how many that was.
     ///
     /// Context: as for [`shrink`](Self::shrink), and none of rank `DentryWalk` or inner.
     #[doc(alias = "shrink_dcache_parent")]
@@ -200,7 +200,7 @@ impl<I: DentryInode> Inner<I> {
         evicted
     }
 
-    /// Evicts all that is found unused, with the directories above that are unused then; how many of the former.
+    /// Evicts all dentries that it finds unused, and the directories above that are unused then. Returns how many it found.
     fn evict_round(&self) -> usize {
         let (buckets, mut evicted) = (self.hash.buckets(), 0);
         for first in (0..buckets).step_by(PIECE) {

@@ -231,7 +231,7 @@ impl<T: HashNode> Table<T> {
         unsafe { node.as_ref() }.store_hint(&head.hint);
     }
 
-    /// Takes a node out of a chain; whether it was there.
+    /// Takes a node out of a chain; returns whether it was there.
     ///
     /// Context: the stripe's lock.
     pub(super) fn unlink(&self, bucket: usize, node: &T) -> bool {

@@ -52,8 +52,8 @@ impl<T: CachedInode> InodeCache<T> {
         evicted
     }
 
-    /// Drops a reference, and evicts the inode if that was the last one but the cache's, whether it was found lately or
-    /// not, and `judge` gives it free; whether it did.
+    /// Drops a reference, and evicts the inode if that was the last one but the cache's and `judge` allows it, even if the
+    /// inode was found lately. Returns whether it did.
     ///
     /// Context: as for [`shrink`](Self::shrink).
     pub fn evict(&self, inode: SlabArc<T>, mut judge: impl FnMut(&T) -> bool) -> bool {
