@@ -72,7 +72,7 @@ impl Path {
             let inode = inode(nr + 1 < names.len());
             let added = cache.add(&last, &Name::new(name.as_bytes()), Some(inode));
             let added = added.map_err(|error| io::Error::other(format!("{error:?}")));
-            last = added.setting_up("a path")?;
+            (last, _) = added.setting_up("a path")?;
         }
         Ok(Arc::new(Self {
             names,

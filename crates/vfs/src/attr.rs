@@ -207,13 +207,7 @@ impl AttrCell {
     /// A consistent snapshot of all attributes. Takes no lock; waits while they are being changed.
     #[inline(always)]
     pub fn get(&self) -> Attributes {
-        loop {
-            let seq = self.seq.read_begin();
-            let attributes = Attributes::from_words(self.load());
-            if !self.seq.read_retry(seq) {
-                return attributes;
-            }
-        }
+        Attributes::from_words(self.snapshot())
     }
 
     /// All attributes, of one moment, if they are settled and not provisional. Takes no lock.
@@ -230,11 +224,18 @@ impl AttrCell {
 
     #[inline(always)]
     fn get_if(&self, wanted: impl Fn(u64) -> bool) -> Option<Attributes> {
+        let words = self.snapshot();
+        wanted(words[0] & FLAGS).then(|| Attributes::from_words(words))
+    }
+
+    /// The words, of one moment.
+    #[inline(always)]
+    fn snapshot(&self) -> [u64; WORDS] {
         loop {
             let seq = self.seq.read_begin();
             let words = self.load();
             if !self.seq.read_retry(seq) {
-                return wanted(words[0] & FLAGS).then(|| Attributes::from_words(words));
+                return words;
             }
         }
     }
@@ -373,7 +374,7 @@ impl AttrCell {
         result
     }
 
-    /// The data changed now. Whether that moved the times.
+    /// The data changed now. Returns whether that moved the times.
     #[inline]
     pub fn data_changed(&self) -> bool {
         let now = coarse_realtime();
@@ -465,14 +466,16 @@ impl AttrCell {
     }
 
     /// Believes an answer about something in the directory, requested when it had `doubts`, unless
-    /// it was doubted since.
-    pub(crate) fn unless_doubted(&self, doubts: u32, believe: impl FnOnce()) {
+    /// it was doubted since; returns whether it was not.
+    pub(crate) fn unless_doubted(&self, doubts: u32, believe: impl FnOnce()) -> bool {
         // The lock is held meanwhile: a later doubt finds the new entry, and doubts it after it was
         // believed.
         let lock = self.doubts.lock();
-        if *lock == doubts {
+        let in_time = *lock == doubts;
+        if in_time {
             believe();
         }
+        in_time
     }
 
     /// Takes over the store's answer, requested when there were `doubts`, and believes it until `until`, or longer

@@ -52,20 +52,15 @@ fn again(stop: Stop) -> WalkError {
 impl Namei<'_> {
     /// [`Namei::stat`].
     pub fn cached_stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
-        let (names, flags) = (self.names, self.flags(follow));
         let mut attr = Attributes::default().of(0, FileKind::Unknown);
-        let now = names.now();
-        names
-            .stat_rcu(self.start, path, flags, self.credentials, now, &mut attr)
-            .map_err(again)?;
+        self.stat_rcu(path, follow, &mut attr).map_err(again)?;
         Ok(attr)
     }
 
     /// [`Namei::lookup`], with the inode.
     pub fn cached_lookup(&self, path: &OsStr, follow: bool) -> Result<Named, WalkError> {
-        let flags = self.flags(follow);
-        let found = (self.names).lookup_rcu(self.start, path, flags, self.credentials);
-        Ok(Named::new(found.map_err(again)?)?)
+        let found = self.lookup_rcu(path, follow).map_err(again)?;
+        Ok(Named::new(found)?)
     }
 
     /// Whether the caller may `access` an inode, by attributes that are believed.
@@ -82,9 +77,7 @@ impl Namei<'_> {
         if how.create || how.flags.write || how.flags.truncate {
             return Err(Errno::EAGAIN.into());
         }
-        let flags = self.flags(how.follow);
-        let inode = (self.names).inode_rcu(self.start, path, flags, self.credentials);
-        let inode = inode.map_err(again)?;
+        let inode = self.inode_rcu(path, how.follow).map_err(again)?;
         if inode.kind() == FileKind::Regular {
             self.check_cached(&inode, Access::READ)?;
         }

@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! ```text
-//! who changes                        who remembers
+//! a thread that changes              a thread that remembers
 //!   begin: changing += 1               remember = value, if nothing is changing
 //!   change what is looked at           look, and note what was found
 //!   end:   changing -= 1, times += 1   … later: value == remember? then it is still so
@@ -48,7 +48,7 @@ pub struct Changing<'a>(&'a Generation);
 impl Generation {
     /// Begins a change of remembered state: before it becomes visible. Changes may overlap.
     pub fn begin(&self) -> Changing<'_> {
-        // Relaxed: seen by whoever sees the change, which is published later; see the module's header.
+        // Relaxed: a thread that sees the change, which is published later, sees this; see the module's header.
         self.0.fetch_add(1, Ordering::Relaxed);
         Changing(self)
     }

@@ -51,7 +51,7 @@
 //!
 //! `inode_hashtable` and `dentry_hashtable` are sized at boot and have one lock, or a lock bit in each
 //! bucket. The way of moving is that of `rhashtable`, which grows from a worker and all at once; here
-//! whoever inserts moves a few buckets.
+//! each insertion moves a few buckets.
 //!
 //! # Safety
 //!

@@ -17,7 +17,7 @@
 //! There is no list of unused inodes. A clock hand goes round the slab ([`InodeCache::shrink`]): it spares inodes
 //! that were found since its last pass, leaves held ones alone, and asks the file system about the others.
 //!
-//! # What no file system uses yet
+//! # For network stores
 //!
 //! The local file systems fill an inode before it is inserted and unlock it at once. Network stores, whose inodes
 //! are filled with I/O, need the rest: an inode that is being filled (NEW), the wait for it, and a filling that
@@ -121,7 +121,7 @@ pub enum Iget<'a, T: CachedInode> {
 pub struct InodeCacheStats {
     /// Inodes that can be found.
     pub inodes: u64,
-    /// Locks of buckets that were taken, for whatever.
+    /// Locks of buckets that were taken, for any purpose.
     pub bucket_locks: u64,
     /// Inodes that were evicted: not those removed.
     pub evicted: u64,
@@ -251,7 +251,7 @@ impl<T: CachedInode> InodeCache<T> {
         Some(unsafe { SlabArc::from_borrow(inode) })
     }
 
-    /// Waits until the filling is over; whether it went well.
+    /// Waits until the filling is over; returns whether it succeeded.
     #[inline]
     fn is_filled(&self, inode: &SlabArc<T>) -> bool {
         let link = CachedInode::link(&**inode);
@@ -275,7 +275,7 @@ impl<T: CachedInode> InodeCache<T> {
         if !bucket.remove(inode) {
             return false;
         }
-        self.note_gone(inode);
+        Self::note_gone(inode);
         drop(bucket);
         // SAFETY: from `insert`, and just taken out.
         let own = unsafe { SlabArc::adopt(&**inode) };
@@ -287,7 +287,7 @@ impl<T: CachedInode> InodeCache<T> {
     /// An inode was taken out of the hash.
     ///
     /// Context: the bucket's lock, or exclusive access to the cache.
-    fn note_gone(&self, inode: &T) {
+    fn note_gone(inode: &T) {
         CachedInode::link(inode).set_gone();
         // SAFETY: in the slab.
         unsafe { slab::hide(inode) };
@@ -349,9 +349,7 @@ impl<T: CachedInode> Drop for InodeCache<T> {
         self.hash.drain(|inode| {
             // SAFETY: from `insert`, and just taken out.
             let inode = unsafe { SlabArc::from_raw(inode) };
-            CachedInode::link(&*inode).set_gone();
-            // SAFETY: in the slab.
-            unsafe { slab::hide(&*inode) };
+            Self::note_gone(&inode);
         });
     }
 }
@@ -374,18 +372,12 @@ impl<T: CachedInode> NewInode<'_, T> {
         CachedInode::link(&*inode).end_filling(&self.cache.waits);
         inode
     }
-
-    /// The inode.
-    #[must_use]
-    pub fn inode(&self) -> &SlabArc<T> {
-        self.inode.as_ref().expect("there until `unlock`")
-    }
 }
 
 impl<T: CachedInode> Deref for NewInode<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        self.inode()
+        self.inode.as_ref().expect("there until `unlock`")
     }
 }
 

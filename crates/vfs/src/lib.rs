@@ -9,7 +9,7 @@
 //! | [`dcache`] | which name in which directory leads to which inode |
 //! | `slab` | [`SharedSlab`]: memory for many objects of one kind, side by side |
 //! | `limbo` | what is unpublished and waits for its readers, and the thread that frees it |
-//! | `bound` | [`MetadataBound`]: who is asked for memory |
+//! | `bound` | [`MetadataBound`]: the account that memory is charged to |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
 //! | `inode` | [`Inode`]: what a name leads to |
@@ -19,7 +19,7 @@
 //! | `types` | attributes, flags, entries |
 //! | `super_block` | [`SuperBlock`]: a file system with its names in memory |
 //! | `walk` | from a path to what it leads to |
-//! | `credentials` | [`Credentials`]: who may do what |
+//! | `credentials` | [`Credentials`]: the permissions of a caller |
 //!
 //! # Locking
 //!
@@ -71,4 +71,4 @@ pub use types::{
     SetAttr, SetTime, StatFs, XattrMode,
 };
 pub use uncached::{UncachedDir, UncachedEntries, UncachedEntry};
-pub use walk::{WalkError, WalkFlags};
+pub use walk::WalkError;

@@ -384,15 +384,7 @@ impl OpenFile {
         result
     }
 
-    /// As [`OpenFile::write_at`], from several buffers, one after another.
-    ///
-    /// # Errors
-    /// As [`OpenFile::write_at`].
-    pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], pos: u64) -> Result<usize, Errno> {
-        self.write_vectored_from(bufs, pos).map(|(_, n)| n)
-    }
-
-    /// As [`OpenFile::write_vectored_at`]; also returns where the written bytes end.
+    /// As [`OpenFile::write_at`], from several buffers, one after another. Also returns where the written bytes end.
     ///
     /// # Errors
     /// As [`OpenFile::write_at`].

@@ -260,7 +260,7 @@ impl<T> Drop for Slab<T> {
     }
 }
 
-/// An object of a [`Slab`], owned; outlives the slab, if need be.
+/// An object of a [`Slab`], owned. It may outlive the slab.
 pub(crate) struct SlabBox<T>(NonNull<T>);
 
 // SAFETY: it owns a `T`.

@@ -163,23 +163,13 @@ impl OpenFlags {
     };
     /// For reading and writing.
     pub const READ_WRITE: OpenFlags = OpenFlags {
-        read: true,
         write: true,
-        append: false,
-        append_only: false,
-        truncate: false,
-        uncached: false,
-        direct: false,
+        ..OpenFlags::READ
     };
     /// For writing alone.
     pub const WRITE: OpenFlags = OpenFlags {
         read: false,
-        write: true,
-        append: false,
-        append_only: false,
-        truncate: false,
-        uncached: false,
-        direct: false,
+        ..OpenFlags::READ_WRITE
     };
 
     /// Whether existing bytes may be overwritten.

@@ -28,7 +28,7 @@ pub trait UncachedDir: Send + Sync {
     /// At the end there are none, and no more. Callers take turns.
     ///
     /// # Errors
-    /// Those of the backing store. What was read before is lost.
+    /// Those of the backing store. Entries that were read before are lost.
     fn read(&self, entries: &mut UncachedEntries) -> Result<(), Errno>;
 
     /// Opens a directory in this one. A symbolic link is not followed.

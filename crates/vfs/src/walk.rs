@@ -47,15 +47,15 @@ pub(crate) const MAX_PATH: usize = 4096;
 
 /// How a path is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct WalkFlags {
+pub(crate) struct WalkFlags {
     /// A symbolic link at the end is followed.
     #[doc(alias = "LOOKUP_FOLLOW")]
     #[doc(alias = "O_NOFOLLOW")]
-    pub follow: bool,
+    pub(crate) follow: bool,
     /// The walk stays below its start: `..` at the start, absolute paths and symbolic links that
     /// lead out are refused.
     #[doc(alias = "RESOLVE_BENEATH")]
-    pub beneath: bool,
+    pub(crate) beneath: bool,
 }
 
 /// Why a walk ended early.

@@ -87,6 +87,18 @@ pub(crate) struct Answer {
     pub(crate) token: Token,
 }
 
+impl Answer {
+    /// The answer `stat` to a question.
+    pub(crate) fn new(asked: Asked, moment: Option<Moment>, stat: &Stat) -> Answer {
+        let token = Token::of(stat);
+        Answer {
+            asked,
+            moment,
+            token,
+        }
+    }
+}
+
 /// The cached file when an answer comes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cached {

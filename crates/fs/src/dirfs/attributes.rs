@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Owner, mode and link count are always the source's. Size, `mtime` and `ctime` of a regular file
-//! are ours for as long as nobody else changed the file, because data and times reach the source
+//! are ours until another process changes the file, because data and times reach the source
 //! later than the caller wrote them. Of a file that was never opened they are the source's, too.
 
 use super::file_locks::Locks;
@@ -22,19 +22,19 @@ use foliocache_vfs::{
 use std::ffi::{OsStr, OsString};
 
 impl DirNode {
-    /// Runs a change of the node's attributes or names in the source; what it does to the source's
-    /// times is no change from outside, and `ctime` follows it.
+    /// Runs a change of the node's attributes or names in the source. The change of the source's times that it causes does not
+    /// count as a change from outside, and `ctime` follows it.
     pub(super) fn own_change<R>(
         &self,
         fd: BorrowedFd<'_>,
-        what: LocalChange,
         change: impl FnOnce() -> Result<R, Errno>,
     ) -> Result<R, Errno> {
-        self.change_and_look(fd, what, change)
-            .map(|(result, _)| result)
+        let changed = self.change_and_look(fd, LocalChange::Attributes, change);
+        changed.map(|(result, _)| result)
     }
 
-    /// As [`DirNode::own_change`]; also the attributes of a regular file after it, if the source told them.
+    /// As [`DirNode::own_change`], also for a change of times. Also returns the attributes of a regular file after the
+    /// change, if the source told them.
     fn change_and_look<R>(
         &self,
         fd: BorrowedFd<'_>,
@@ -80,7 +80,7 @@ impl DirNode {
         if let Some(mapping) = inode.mapping() {
             attr.size = mapping.size();
             if mapping.has_pages_to_write() {
-                // Data without blocks would look like a hole to whoever copies sparse files.
+                // Data without blocks would look like a hole to programs that copy sparse files.
                 let stats = mapping.stats();
                 let coming = (stats.dirty_pages + stats.writeback_pages + stats.unstable_pages)
                     * (PAGE_SIZE as u64 / 512);
@@ -92,8 +92,8 @@ impl DirNode {
         attr
     }
 
-    /// Gives up what is cached of a file without a name, written or not; does nothing to others. As long as somebody holds the
-    /// inode it is not called: it can be opened, by whoever looked it up before its name was taken away.
+    /// Gives up the pages of a file without a name, written or not; does nothing to others. It is called when the inode has no
+    /// holder left: a caller that looked the file up before its name was removed may still open it.
     pub(super) fn discard_unnamed(&self) {
         if let Some(file) = self.regular().filter(|_| self.is_unlinked()) {
             let opens = file.opens.lock();
@@ -118,7 +118,7 @@ impl DirNode {
             inode.remove_privileges(ctx)?;
             let node = NodeOps::of(inode)?;
             let cut = {
-                // Without a handle nobody else closes the descriptors that this needs.
+                // Without a handle no other call closes the descriptors that this needs.
                 let _closing = Closing(&node);
                 let _opens = self.file().opens.lock();
                 self.attributes.unsettle();
@@ -229,7 +229,7 @@ impl InodeOperations for DirNode {
         let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
         let left = written_mode(mode, in_group);
         if left != mode {
-            self.own_change(fd, LocalChange::Attributes, || fd::fchmod(fd, left))?;
+            self.own_change(fd, || fd::fchmod(fd, left))?;
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ impl InodeOperations for DirNode {
 
     fn writers(&self) -> u32 {
         let Some(file) = self.regular() else { return 0 };
-        // Somebody opens it, or closes it.
+        // Another thread opens it, or closes it.
         file.opens.try_lock().map_or(1, |opens| opens.writers)
     }
 
@@ -355,11 +355,8 @@ impl InodeOperations for DirNode {
         {
             node.closed(last, written);
         }
-        if last
-            && self.shared.held.is_some()
-            && let Ok(node) = NodeOps::of(inode)
-        {
-            node.let_go_closed();
+        if last && self.shared.held.is_some() {
+            self.let_go(&self.file().opens.lock());
         }
         self.shared.close_idle(2);
         self.shared.limit_idle();
@@ -378,7 +375,7 @@ impl InodeOperations for DirNode {
         NodeOps::of(inode)?.write_and_wait()
     }
 
-    /// Lets go of the file in the source, which frees its space, and of its pages. Nobody can open it any more.
+    /// Lets go of the file in the source, which frees its space, and of its pages. It cannot be opened any more.
     fn evict(&self, _inode: &Inode) {
         if !self.is_unlinked() || self.shared.bdi.mm().check_fork().is_err() {
             return;

@@ -101,7 +101,7 @@ struct State {
     closed: VecDeque<Entry>,
     /// With a result, and to be cleaned.
     settled: Vec<Entry>,
-    /// Somebody makes batches durable.
+    /// A thread makes batches durable.
     syncing: bool,
     /// By all of them, and by files that are about to be entered.
     taken: Taken,
@@ -243,7 +243,7 @@ impl Batches {
             if state.taken.bytes + bytes <= self.most_bytes {
                 break;
             }
-            // Once: others who wait for room would wake each other.
+            // Once: threads that wait for room would wake each other.
             if state.close_open() {
                 self.changed.notify_all();
             }
@@ -483,7 +483,7 @@ fn run(shared: &Arc<Shared>) {
 
 impl NodeOps {
     /// Writes a file that was just closed for the last time, if it is small and new: into the open batch if there
-    /// is room and nothing of it is written yet. Whether it did that. Waits for a write that is under way.
+    /// is room and none of its data is written yet. Returns whether it did that. Waits for a write that is under way.
     ///
     /// Context: no lock held. May wait for the medium.
     pub(super) fn write_in_batch(&self) -> bool {

@@ -3,9 +3,9 @@
 //! # Model
 //!
 //! ```text
-//!  written at 1 ──▶ written back at 3: the source's ctime is 3, and nobody can set it
+//!  written at 1 ──▶ written back at 3: the source's ctime is 3, and no call can set it
 //!        └─ shown: 1, as long as the inode is in memory
-//!  evicted ──▶ noted: (who it is, the source has 3, shown was 1)
+//!  evicted ──▶ noted: (identity, the source has 3, shown was 1)
 //!  found again, the source has 3 ──▶ shown: 1        the source has 4: others changed it, shown: 4
 //! ```
 //!
@@ -28,8 +28,8 @@
 //!
 //! # Memory ordering
 //!
-//! `len`, `places` and `expected` are `Relaxed`: who misses a note that was taken just now came before it, and a table that is not
-//! enlarged now is at the next opening.
+//! `len`, `places` and `expected` are `Relaxed`. A thread that misses a note taken just now came before it. A table that is
+//! not enlarged now is enlarged at the next opening.
 
 use super::identity::Identity;
 use crate::coherence::nanoseconds;
@@ -137,9 +137,9 @@ impl Ctimes {
         }
     }
 
-    /// Sees to it that there is room for notes: to be called before a file is opened for writing.
+    /// Makes room for notes. Call it before a file is opened for writing.
     ///
-    /// Context: no lock held. Names and inodes that nobody needs may give way.
+    /// Context: no lock held. Names and inodes without holders may give way.
     pub(super) fn make_room(&self) {
         // Relaxed, here and below: see the module's header.
         let places = self.places.load(Ordering::Relaxed);

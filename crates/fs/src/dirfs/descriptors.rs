@@ -55,7 +55,7 @@ impl Descriptors {
         }
     }
 
-    /// Whether somebody else uses one of them now.
+    /// Whether another thread uses one of them now.
     pub(super) fn is_in_use(&self) -> bool {
         let direct = self.direct.get().and_then(Option::as_ref);
         Arc::strong_count(&self.buffered) > 1

@@ -4,8 +4,8 @@ use super::Shared;
 use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
+use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 
 /// Closes descriptors where the process has none left.
 pub(super) trait CloseUnneeded {
@@ -45,6 +45,12 @@ impl Shared {
             directory.close_unneeded();
         }
         open()
+    }
+
+    /// A new descriptor of the source itself.
+    pub(super) fn reopen_root(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        self.with_room(|| fd::reopen(self.root.as_fd(), flags))
     }
 
     /// Keeps the descriptor of a node, in the place of another directory's where all together keep too many.

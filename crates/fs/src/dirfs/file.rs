@@ -3,7 +3,7 @@
 //! # Model
 //!
 //! Two descriptors are open while the file is in use: a buffered one, and one for direct I/O from
-//! the first write on, or the first read of a file of more than a few pages. They are writable from the first moment that somebody may write.
+//! the first write on, or the first read of a file of more than a few pages. They are writable from the first handle on that may write.
 //!
 //! A write leaves the file `unflushed` until a flush succeeded, and only a file without handles,
 //! without anything unflushed and without folios that still have to be written loses its
@@ -19,8 +19,7 @@
 //! first write of the page failed: the page is written again without an error, and reads as zeros once the kernel has
 //! dropped it. A page that is made anew has no such past.
 //!
-//! For what is remembered of a file, and how a change from outside is told from one of our own, see
-//! [`state`](super::state).
+//! [`state`](super::state) describes the state of a file, and how a change from outside is distinguished from our own.
 //!
 //! # Locking
 //!
@@ -33,7 +32,7 @@ use super::node::DirNode;
 use super::stats::count;
 use super::sync_calls::SyncCall;
 use super::transfer;
-use crate::coherence::{Answer, LocalChange, Token};
+use crate::coherence::{Answer, LocalChange};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
 };
@@ -193,7 +192,7 @@ impl NodeOps {
                 file.mapping.get_or_init(|| Arc::downgrade(&mapping));
             };
             let is_latest = match made {
-                // Somebody else may have changed it since.
+                // Another process may have changed it since.
                 Some(_) => {
                     self.attributes.update(take_over);
                     true
@@ -201,11 +200,7 @@ impl NodeOps {
                 None => self.attributes.believe(doubts, until, take_over),
             };
             if is_latest {
-                let answer = Answer {
-                    asked: look,
-                    moment: None,
-                    token: Token::of(&stat),
-                };
+                let answer = Answer::new(look, None, &stat);
                 file.coherence(|machine| machine.took_over(&answer));
                 return Ok(mapping);
             }

@@ -10,11 +10,11 @@
 //! The kernel's locks are of an open file description. The descriptors of a file are shared by its handles and given up when it is
 //! idle, so a handle that locks has one more, of its own, until it is closed.
 //!
-//! **What others wrote** before the lock was had is seen after it. Usually nothing of ours waits then, since it was written at the
-//! last unlock, and a `statx` tells. Data that is written and not durable yet is ours to write again if the medium refuses it, and
-//! cannot be dropped: if others wrote meanwhile, it is made durable before theirs is taken over.
+//! **Writes of others** before the lock was taken are seen after it. Usually no data of ours waits then, since it was written at the
+//! last unlock, and a `statx` shows their writes. Data that is written and not durable yet cannot be dropped: if the medium refuses
+//! it, we have to write it again. So if others wrote meanwhile, ours is made durable before theirs is taken over.
 //!
-//! Most file systems stamp changes finely once somebody has looked (Linux 6.13). Where they do not, two changes of one clock
+//! Most file systems stamp changes finely once a program has asked for the times (Linux 6.13). Where they do not, two changes of one clock
 //! tick look like one: then a file that was changed a moment ago counts as written by others.
 //!
 //! **Threads of this process that go on writing** neither keep a lock from being had nor hide what others wrote. A look that a
@@ -33,7 +33,7 @@
 use super::magic::{BTRFS, EXT4, TMPFS, XFS};
 use super::open_files::OpenFile;
 use super::{NodeOps, Shared};
-use crate::coherence::{Answer, Token, Verdict, nanoseconds};
+use crate::coherence::{Answer, Verdict, nanoseconds};
 use foliocache_mm::AddressSpace;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ pub(super) const FILE: u64 = i64::MAX as u64 - 1;
 /// How often it is tried to take over what others wrote. From the second time on no thread of this process writes beside it.
 const ATTEMPTS: u32 = 4;
 
-/// File systems whose stamps tell two changes apart if somebody looked between them.
+/// File systems whose stamps tell two changes apart if the file was looked at between them.
 const FINE_STAMPS: [u64; 4] = [EXT4, XFS, BTRFS, TMPFS];
 
 /// The first kernel that has such file systems.
@@ -58,7 +58,7 @@ const FINE_SINCE: (u32, u32) = (6, 13);
 /// Two clock ticks where they are longest, in nanoseconds.
 const TICKS: u64 = 20_000_000;
 
-/// Whether two changes of a file may have one stamp, though somebody looked between them.
+/// Whether two changes of a file may have one stamp, though the file was looked at between them.
 pub(super) fn has_coarse_stamps(root: BorrowedFd<'_>) -> bool {
     let release = fd::kernel_release();
     let mut numbers = release
@@ -135,8 +135,8 @@ impl Locks {
             // Relaxed: see the module's header.
             self.exclusive.store(true, Ordering::Relaxed);
         }
-        let nobody_else = self.node.shared.options.exclusive;
-        if nobody_else || foliocache_sync::planted!(locked_without_a_look) {
+        let has_no_others = self.node.shared.options.exclusive;
+        if has_no_others || foliocache_sync::planted!(locked_without_a_look) {
             return Ok(());
         }
         // Data that another thread wrote without a lock goes first.
@@ -150,18 +150,14 @@ impl Locks {
 impl FileLocks for Locks {
     fn lock(&self, kind: LockKind, contended: Contended) -> Result<(), Errno> {
         let fd = self.fd.as_fd();
-        match kind {
-            LockKind::Shared => {
-                self.publish()?;
-                match contended {
-                    Contended::Wait => fd::lock_shared(fd),
-                    Contended::Fail => fd::try_lock_shared(fd),
-                }
-            }
-            LockKind::Exclusive => match contended {
-                Contended::Wait => fd::lock(fd),
-                Contended::Fail => fd::try_lock(fd),
-            },
+        if kind == LockKind::Shared {
+            self.publish()?;
+        }
+        match (kind, contended) {
+            (LockKind::Shared, Contended::Wait) => fd::lock_shared(fd),
+            (LockKind::Shared, Contended::Fail) => fd::try_lock_shared(fd),
+            (LockKind::Exclusive, Contended::Wait) => fd::lock(fd),
+            (LockKind::Exclusive, Contended::Fail) => fd::try_lock(fd),
         }?;
         self.locked(kind).inspect_err(|_| _ = fd::unlock(fd))
     }
@@ -214,8 +210,8 @@ impl Drop for Locks {
 }
 
 impl NodeOps {
-    /// Takes over what others wrote to the source by now, if there is anything: whether there was. What is written of ours is made durable
-    /// before. If that is not enough, since threads of this process go on writing, those wait until it is done.
+    /// Takes over the writes of others to the source by now; returns whether there were any. Data of ours that is written is made
+    /// durable before. If threads of this process go on writing, they wait until it is done.
     ///
     /// Context: no lock held; may block on I/O.
     ///
@@ -255,11 +251,7 @@ impl NodeOps {
         let file = self.file();
         let shows = |asked| -> Result<Option<bool>, Errno> {
             let stat = ask()?;
-            let answer = Answer {
-                asked,
-                moment: None,
-                token: Token::of(&stat),
-            };
+            let answer = Answer::new(asked, None, &stat);
             let may_hide = self.shared.may_hide_changes(nanoseconds(stat.mtime));
             let verdict = file.coherence(|machine| machine.answer_under_lock(&answer, may_hide));
             Ok((verdict != Verdict::Unsure).then_some(verdict != Verdict::Valid))

@@ -6,9 +6,9 @@
 //! it is open until its last handle is closed and all of it is durable. Its last close writes it back and flushes it.
 //!
 //! ```text
-//!  file that may be written   its last byte but one (an OFD lock): exclusive, refused if anybody has it ──▶ shared
-//!  directories above it       the byte FILES: "a file below is held"      ◀── checked by who locks a directory
-//!  a locked directory         the byte DIRECTORY: "all of it is locked"   ◀── checked by who locks a file below
+//!  file that may be written   its last byte but one (an OFD lock): exclusive, refused if another has it ──▶ shared
+//!  directories above it       the byte FILES: "a file below is held"      ◀── checked when a directory is locked
+//!  a locked directory         the byte DIRECTORY: "all of it is locked"   ◀── checked when a file below is locked
 //! ```
 //!
 //! A descriptor of a directory can have shared locks alone. So each side sets its own byte, then looks at that of the other:
@@ -31,12 +31,10 @@
 //! written, and one for each directory above such files.
 
 use super::file_locks::FILE;
-use super::inodes::Inodes;
 use super::node::{DirNode, Location};
-use super::{DirFs, DirFsError, identity::Identity};
+use super::{DirFs, DirFsError, cannot_open, identity::Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
@@ -84,7 +82,7 @@ struct Held {
     /// The directories above, the nearest first.
     above: Vec<Place>,
     path: String,
-    /// `None` while nobody may have written, and where there are no such locks.
+    /// `None` before the first handle that may write, and where there are no such locks.
     lock: Option<FileLock>,
 }
 
@@ -94,13 +92,12 @@ pub(super) struct HeldFiles {
     /// By the number of the node.
     files: LeafMutex<HashMap<u64, Held>>,
     marks: ConstRankedMutex<{ Rank::Namespace as u8 }, HashMap<Place, Weak<ByteLock>>>,
-    inodes: OnceLock<Weak<Inodes>>,
     /// The log says that there are no locks. Relaxed everywhere: at worst it says so twice.
     warned: AtomicBool,
 }
 
-/// Says that all of a directory is locked; refused with `EAGAIN` if somebody holds a file below, unless that is to be ignored.
-/// Where the kernel has no such locks, nobody says so.
+/// Marks all of a directory as locked. Refused with `EAGAIN` if a file below is held, unless that is to be ignored. Does nothing
+/// if the kernel has no such locks.
 pub(super) fn mark_directory(dir: BorrowedFd<'_>, ignore: bool) -> Result<(), Errno> {
     if fd::try_lock_range(dir, &one(DIRECTORY), LockKind::Shared).is_err() {
         return Ok(());
@@ -117,16 +114,6 @@ pub(super) fn unmark_directory(dir: BorrowedFd<'_>) {
 }
 
 impl HeldFiles {
-    /// Where nameless files are found.
-    pub(super) fn find_in(&self, inodes: &Arc<Inodes>) {
-        let _ = self.inodes.set(Arc::downgrade(inodes));
-    }
-
-    /// The files in memory; `None` once the file system is gone.
-    pub(super) fn inodes(&self) -> Option<Arc<Inodes>> {
-        self.inodes.get().and_then(Weak::upgrade)
-    }
-
     /// The node is gone.
     pub(super) fn forget(&self, node: u64) {
         let gone = self.files.lock().remove(&node);
@@ -166,10 +153,7 @@ impl DirFs {
         let Some(held) = &self.shared.held else {
             return Ok(());
         };
-        let failed = |errno| DirFsError::Open {
-            path: self.shared.name.clone().into(),
-            errno,
-        };
+        let failed = |errno| cannot_open(&self.shared.name, errno);
         let node = DirNode::of(inode).map_err(failed)?;
         if node.orphaned.get().is_some() {
             return Err(failed(Errno::ESTALE));
@@ -197,10 +181,6 @@ impl DirFs {
         above: &[Place],
         ignore: bool,
     ) -> Result<Option<FileLock>, DirFsError> {
-        let failed = |errno| DirFsError::Open {
-            path: name.into(),
-            errno,
-        };
         let ignore = ignore || foliocache_sync::planted!(file_lock_of_another_ignored);
         let marks = self.mark_above(node, name, above, ignore)?;
         let open = |flags| self.shared.with_room(|| node.open(flags));
@@ -209,7 +189,7 @@ impl DirFs {
             Err(Errno::EPERM) => open(OFlags::RDWR | OFlags::APPEND),
             opened => opened,
         }
-        .map_err(failed)?;
+        .map_err(|errno| cannot_open(name, errno))?;
         let lock = |kind| fd::try_lock_range(fd.as_fd(), &one(FILE), kind);
         let locked = match lock(LockKind::Exclusive) {
             Err(Errno::EAGAIN) if ignore => {
@@ -249,15 +229,11 @@ impl DirFs {
         above: &[Place],
         ignore: bool,
     ) -> Result<Vec<Arc<ByteLock>>, DirFsError> {
-        let failed = |errno| DirFsError::Open {
-            path: name.into(),
-            errno,
-        };
         let Some(((parent, _), held)) = node.named().zip(self.shared.held.as_ref()) else {
             return Ok(Vec::new());
         };
         let parent = DirNode::of(&parent).and_then(DirNode::path_fd);
-        let parent = parent.map_err(failed)?;
+        let parent = parent.map_err(|errno| cannot_open(name, errno))?;
         let mut path = PathBuf::from(fd::proc_path(parent.as_fd()));
         let mut marks = held.marks.lock();
         marks.retain(|_, mark| mark.strong_count() > 0);
@@ -282,8 +258,7 @@ impl DirFs {
         let dir = match self.shared.with_room(|| fd::open(path, flags, 0)) {
             Ok(dir) => dir,
             Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => {
-                let path = name.into();
-                return Err(DirFsError::Open { path, errno });
+                return Err(cannot_open(name, errno));
             }
             Err(_) => return Ok(None),
         };

@@ -1,10 +1,10 @@
-//! Who a file of the source is.
+//! The identity of a file of the source.
 
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::Stat;
 
-/// Who a file is, as far as the source can tell: a number that is used again belongs to somebody
-/// born later.
+/// The identity of a file, as far as the source can tell. A number that is used again belongs to a file with a later
+/// birth time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) dev: u64,
@@ -23,7 +23,7 @@ impl Identity {
         }
     }
 
-    /// Whether nobody else can have it later: not where the source tells no birth time.
+    /// Whether no other file can have it later. Not so if the source tells no birth time.
     pub(super) fn is_for_good(&self) -> bool {
         self.birth.is_some()
     }

@@ -25,7 +25,7 @@
 //! # Memory ordering
 //!
 //! `nr` is changed under the lock and read without, `Relaxed`: a thread that misses a file which has just got in
-//! line leaves it to the next one, as if it had come a moment earlier.
+//! line leaves it to the next thread, as if it had come a moment earlier.
 
 use super::node::{DirNode, Location};
 use super::state::Opens;
@@ -134,7 +134,7 @@ impl Shared {
 }
 
 impl DirNode {
-    /// Lets go of a file that nobody has open and of which all is durable.
+    /// Lets go of a file that has no handle and is durable as a whole.
     ///
     /// Context: `opens` held.
     pub(super) fn let_go(&self, opens: &Opens) {
@@ -151,7 +151,7 @@ impl DirNode {
             Location::Pinned(_) | Location::Detached
         );
         if is_nameless
-            && let Some(inodes) = held.inodes()
+            && let Some(inodes) = self.shared.shortage.inodes()
             && let Some(inode) = inodes.find(&self.identity)
         {
             inodes.orphan(&inode);

@@ -2,9 +2,9 @@
 //!
 //! # Model
 //!
-//! An inode is found by who its file is ([`Identity`]), hashed by the source's inode number, which is the
-//! inode's own number, too, unless that is taken: by the root's, or by one that is gone from the source and still open
-//! here. Then it gets a synthetic one.
+//! An inode is found by the [`Identity`] of its file, hashed by the source's inode number. That is the inode's own number too,
+//! unless it is taken: by the root, or by a file that is gone from the source and still open here. Then the inode gets a
+//! synthetic number.
 //!
 //! ```text
 //!  source's device       number            that of the source
@@ -15,7 +15,7 @@
 //! A mount has one device number for all that it shows, so files of other devices, mounted below the source, get numbers of
 //! their own. They are the same whenever the file is looked up: two names of a file are known by its number.
 //!
-//! An inode that nobody holds stays while memory is free. It is evicted for want of memory, unless pages
+//! An inode without holders stays while memory is free. It is evicted when memory is short, unless pages
 //! of it are cached or on their way to the source.
 //!
 //! # Invariants
@@ -160,14 +160,14 @@ impl Inodes {
         self.cache.remove(inode);
     }
 
-    /// Evicts about so many inodes that nobody holds and that nothing would be lost with; how many.
+    /// Evicts about `nr` inodes without holders, if nothing is lost with them; returns how many.
     pub(super) fn shrink(&self, nr: usize) -> usize {
         let evicted = self.cache.shrink(nr, judge);
         self.cache.flush_limbo();
         evicted
     }
 
-    /// Evicts those of `inodes` that nobody else holds and that nothing would be lost with.
+    /// Evicts those of `inodes` that have no other holder, if nothing is lost with them.
     pub(super) fn evict(&self, inodes: Vec<SlabArc<Inode>>) {
         for inode in inodes {
             self.cache.evict(inode, judge);
@@ -176,7 +176,7 @@ impl Inodes {
     }
 }
 
-/// Whether nothing would be lost with an inode that nobody holds.
+/// Whether nothing is lost with an inode without holders.
 fn judge(inode: &Inode) -> bool {
     let node = DirNode::of(inode).ok();
     let busy = node.is_some_and(DirNode::is_busy);

@@ -101,7 +101,7 @@ impl Taken<'_> {
     /// Makes it durable.
     fn sync(self) {
         if let Some(mapping) = self.mapping() {
-            // The error stays with the file: its folios remain dirty and its handles are told.
+            // The error stays with the file: its folios remain dirty, and its handles get the error.
             let _ = mapping.sync();
         }
     }
@@ -182,11 +182,5 @@ impl NodeOps {
             // The error stays with the file, which stays held.
             let _ = mapping.sync();
         }
-    }
-
-    /// As [`DirNode::let_go`], after the last close.
-    pub(super) fn let_go_closed(&self) {
-        let opens = self.file().opens.lock();
-        self.let_go(&opens);
     }
 }

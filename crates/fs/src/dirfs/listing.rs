@@ -1,9 +1,9 @@
-//! The entries of a directory, kept until a change of names is told. All of them: [`listings`](super::listings).
+//! The entries of a directory, kept until a change of names is reported. For all directories see [`listings`](super::listings).
 //!
 //! # Invariants
 //!
 //! 1. An install has the generation that the names had when the directory was opened. It fails if they have another by now.
-//! 2. A listing is charged to the bound as long as anybody reads it.
+//! 2. A listing is charged to the bound until its last reader is done.
 //!
 //! # Locking
 //!

@@ -7,8 +7,8 @@
 //!     └────── none ──▶ getdents, and a Recording of what it says ── whole, names as they were ──▶ Listing
 //! ```
 //!
-//! Only directories that are [watched](super::watch), or ours alone, have listings. A change of names ends that of the
-//! directory: one of ours when it is made, one of others when it is told.
+//! Only directories that are [watched](super::watch), or ours alone, have listings. A change of names ends the listing of its
+//! directory: a change of our own when it is made, a change by others when it is reported.
 //!
 //! # Invariants
 //!
@@ -63,7 +63,7 @@ pub(super) struct Recording {
     asked: u64,
     generation: u32,
     /// Offset of what comes next.
-    reached: u64,
+    pub(super) reached: u64,
 }
 
 impl Recording {
@@ -78,11 +78,6 @@ impl Recording {
         }
     }
 
-    /// Whether what is read from this offset on comes next.
-    pub(super) fn goes_on_at(&self, offset: u64) -> bool {
-        self.reached == offset
-    }
-
     /// Adds what was read next. False if there is no room for it: it will be no listing.
     pub(super) fn push(&mut self, shared: &Shared, entry: &DirEntry<'_>) -> bool {
         let Ok(len) = u16::try_from(entry.name.len()) else {
@@ -91,7 +86,7 @@ impl Recording {
         let needed = self.entries.len() + HEADER + entry.name.len();
         if needed > self.entries.capacity() {
             let capacity = needed.max(2 * self.entries.capacity()).max(FIRST);
-            if !shared.listings.has_room(capacity as u64) {
+            if capacity as u64 > shared.listings.most() {
                 return false;
             }
             // The old one until what it held was moved.
@@ -123,7 +118,7 @@ impl Recording {
         {
             listings.enter(SlabArc::downgrade(node));
         }
-        listings.limit();
+        listings.shrink(listings.bytes().saturating_sub(listings.most()));
     }
 }
 
@@ -156,13 +151,9 @@ impl Listings {
         self.bytes.get()
     }
 
+    /// Bytes that all of them may take, and so any one of them.
     fn most(&self) -> u64 {
         self.mm.usage().limit_bytes / SHARE
-    }
-
-    /// Whether one may have so many bytes.
-    fn has_room(&self, bytes: u64) -> bool {
-        bytes <= self.most()
     }
 
     fn enter(&self, node: SlabWeak<DirNode>) {
@@ -179,12 +170,7 @@ impl Listings {
         drop(gone);
     }
 
-    fn limit(&self) {
-        let most = self.most();
-        self.shrink(self.bytes().saturating_sub(most));
-    }
-
-    /// Frees about so many bytes; how many.
+    /// Frees about `bytes` bytes; returns how many it freed.
     ///
     /// Context: that of reclaim.
     pub(super) fn shrink(&self, bytes: u64) -> u64 {

@@ -7,12 +7,12 @@
 //! written back. Readers lock nothing.
 //!
 //! ```text
-//!  ordinary   exclusive lock, refused if anybody has one  ──▶ shared lock
+//!  ordinary   exclusive lock, refused if another has one  ──▶ shared lock
 //!  by force   the same; if it is refused, a warning       ──▶ shared lock, beside the others'
 //! ```
 //!
-//! The exclusive lock says that nobody else writes, and the shared lock keeps it so. A cache that ignored the lock of
-//! another has one too, which is still there when the other is gone.
+//! The exclusive lock shows that no other cache writes, and the shared lock keeps others from beginning to. A cache that
+//! ignored the lock of another has one too, which is still there when the other is gone.
 //!
 //! # Limits
 //!
@@ -29,7 +29,7 @@ use super::{DirFs, DirFsError};
 use foliocache_mm::Mm;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, OFlags, OwnedFd};
+use foliocache_sys::fd::{self, AsFd, OwnedFd};
 use std::path::PathBuf;
 
 /// The lock, until this is dropped.
@@ -49,7 +49,7 @@ impl Drop for SourceLock {
     }
 }
 
-/// What is known of the lock.
+/// The lock of a source, once it is taken.
 #[derive(Default)]
 pub(super) struct LockState {
     held: Option<SourceLock>,
@@ -65,23 +65,19 @@ fn lock_exclusively(dir: &OwnedFd) -> Result<(), Errno> {
 }
 
 impl DirFs {
-    /// Keeps others from locking the source as long as this lives. To be called before anything is written; does nothing
-    /// once that is so. A source that cannot be locked is not, and the log says so.
+    /// Keeps others from locking the source as long as this lives. Call it before the first write; a further call does nothing.
+    /// If the source cannot be locked, the log says so and the call succeeds.
     ///
     /// # Errors
-    /// [`DirFsError::Locked`], unless that is to be [ignored](super::DirFsOptions::ignore_lock). It counts how the caller
-    /// opens the directory, not how it was opened first.
+    /// [`DirFsError::Locked`], unless the caller [ignores](super::DirFsOptions::ignore_lock) it. Each caller decides for
+    /// itself, not the one that opened the directory first.
     pub fn lock(&self, ignore: bool) -> Result<(), DirFsError> {
         let mut lock = self.lock.lock();
         if lock.held.is_some() {
             return Ok(());
         }
         let source = &self.shared.name;
-        let open = || {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            fd::reopen(self.shared.root.as_fd(), flags)
-        };
-        let locked = self.shared.with_room(open).and_then(|dir| {
+        let locked = self.shared.reopen_root().and_then(|dir| {
             match lock_exclusively(&dir) {
                 Err(Errno::EAGAIN) if ignore || foliocache_sync::planted!(lock_of_another_ignored) => {
                     tracing::warn!(

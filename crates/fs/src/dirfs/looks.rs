@@ -20,7 +20,7 @@ use super::descriptors::Descriptors;
 use super::node::DirNode;
 use super::state::{FileState, Opens};
 use super::stats::count;
-use crate::coherence::{Answer, Cached, Moment, Token, Verdict};
+use crate::coherence::{Answer, Cached, Moment, Verdict};
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, Stat};
@@ -28,8 +28,8 @@ use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::OpenFlags;
 
 impl DirNode {
-    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, the answer is compared with what is known,
-    /// too, and what is stale by then is dropped: the verdict says what was found. An answer that should have been compared and was
+    /// Asks the source for the attributes with `ask` and takes them over. If `opens` are held, the answer is also compared with the
+    /// known state, stale data is dropped, and the verdict is returned. An answer that should have been compared and was
     /// not is provisional: it holds as long as it cannot be compared. A file that was never opened is valid.
     ///
     /// # Errors
@@ -47,11 +47,7 @@ impl DirNode {
         let asked = self.regular().map(FileState::look);
         let stat = ask()?;
         let verdict = mapping.as_ref().zip(asked).map(|(mapping, asked)| {
-            let answer = Answer {
-                asked,
-                moment: Some(moment),
-                token: Token::of(&stat),
-            };
+            let answer = Answer::new(asked, Some(moment), &stat);
             self.compare(mapping, waits, &stat, &answer)
         });
         // Most answers show nothing new. Then there is nothing to take over, if what is shown is watched.
@@ -85,13 +81,13 @@ impl DirNode {
         Moment { at, doubts }
     }
 
-    /// After so many milliseconds a file is looked at though nobody told of a change, since not all is told.
+    /// Milliseconds after which a file is looked at without a report of a change, since not all changes are reported.
     fn look_after(&self) -> u64 {
         let after = self.shared.options.revalidate_after.as_millis();
         u64::try_from(after).unwrap_or(u64::MAX)
     }
 
-    /// Whether the attributes are those of what is cached, and whoever changes them tells.
+    /// Whether the attributes are those of the cached data, and a change of them would be reported.
     ///
     /// Context: `opens` held.
     fn is_settled_and_watched(&self, now: u64) -> bool {
@@ -104,8 +100,8 @@ impl DirNode {
         self.attributes.is_provisional() && !mapping.is_dirty()
     }
 
-    /// Whether somebody else may have changed the file since it was compared with the source: somebody told of a change,
-    /// of ours perhaps, or it is a while ago, since not all is told.
+    /// Whether others may have changed the file since it was compared with the source. So it is if a change was reported,
+    /// perhaps our own, or if the comparison is some time ago, since not all changes are reported.
     ///
     /// Context: no lock held.
     pub(super) fn may_have_changed(&self) -> bool {
@@ -116,8 +112,8 @@ impl DirNode {
             || io.coherence.before_write(now, told, look_after, io.clock()) == Verdict::Ask
     }
 
-    /// Compares the file with the source, if nothing of ours waits to be written: to be called before something does. Whether
-    /// it did, or need not: not with `nowait` if it would have to wait.
+    /// Compares the file with the source, if no data of ours waits to be written. Call it before the first such data. Returns
+    /// false if it would have to wait, with `nowait`.
     ///
     /// Context: no lock held.
     pub(super) fn look_before_write(&self, nowait: bool) -> bool {
@@ -135,8 +131,8 @@ impl DirNode {
         true
     }
 
-    /// Looks whether others changed the file, and notes it: to be called before each change of ours to its data or times, which would hide
-    /// theirs. Whether the source answered, where it was asked.
+    /// Looks whether others changed the file, and notes it. Call it before each change of ours to data or times, which would hide
+    /// theirs. Returns false if the source was asked and did not answer.
     ///
     /// Context: `io` not held.
     pub(super) fn look_for_others(&self) -> bool {
@@ -151,16 +147,12 @@ impl DirNode {
         let asked = file.look();
         // A source that does not answer says so when it is changed.
         let Ok(stat) = self.stat() else { return false };
-        let answer = Answer {
-            asked,
-            moment: None,
-            token: Token::of(&stat),
-        };
+        let answer = Answer::new(asked, None, &stat);
         file.coherence(|machine| machine.note(&answer));
         true
     }
 
-    /// Whether others wrote to the file since it was compared with the source, or may have: to be asked before something of ours is
+    /// Whether others wrote to the file since it was compared with the source, or may have. Call it before data of ours is
     /// written back.
     ///
     /// Context: `io` not held.
@@ -215,9 +207,9 @@ impl DirNode {
         verdict
     }
 
-    /// Whether the file may be opened for reading as it was opened last, without a descriptor and without asking: its
-    /// pages are all there, and nobody told of a change. Stores through a mapping are not told, so the source is
-    /// looked at once a second; with `nowait` it is not looked at, and the answer is no.
+    /// Whether the file may be opened for reading as it was opened last, without a descriptor and without asking: all its
+    /// pages are cached, and no change was reported. Stores through a mapping are not reported, so the source is
+    /// looked at once a second. With `nowait` it is not looked at, and the answer is no.
     ///
     /// Context: `opens` held.
     pub(super) fn opens_as_before(

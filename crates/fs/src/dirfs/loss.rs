@@ -1,8 +1,8 @@
-//! Telling of data that is lost, or will be, where nobody is left to return an error to.
+//! Reports of data that is lost, or will be, when no caller is left to return an error to.
 //!
 //! # Model
 //!
-//! The log is told, with the target [`LOSS_TARGET`]. A program that has no log finds the same on standard error.
+//! A report goes to the log, with the target [`LOSS_TARGET`]. A program without a log finds it on standard error.
 
 use super::DirFs;
 use foliocache_mm::AddressSpace;
@@ -10,15 +10,15 @@ use foliocache_sync::Arc;
 use std::io::{self, Write};
 use tracing::subscriber::NoSubscriber;
 
-/// The target of what the log is told of lost data.
+/// The target of log messages about lost data.
 pub const LOSS_TARGET: &str = "foliocache::loss";
 
-/// What becomes of data that could not be written.
+/// The fate of data that could not be written.
 #[derive(Clone, Copy)]
 enum Fate {
     /// It is gone.
     Lost,
-    /// It is tried again, for as long as somebody has a handle of the file system.
+    /// It is tried again, for as long as the file system has a handle.
     Kept,
 }
 
@@ -55,7 +55,7 @@ fn tell(file: &Arc<AddressSpace>, bytes: u64, fate: Fate) {
     };
     tracing::error!(target: LOSS_TARGET, file = name, bytes, why, "{message}");
     if tracing::dispatcher::get_default(|listener| listener.is::<NoSubscriber>()) {
-        // Without standard error there is nobody to tell.
+        // Without standard error there is no other place to report it.
         let _ = writeln!(
             io::stderr(),
             "foliocache: {message}: {name}: {bytes} bytes: {why}"

@@ -18,24 +18,24 @@
 //! | `descriptors` | the descriptors of a regular file |
 //! | `opened` | its descriptors, opened when they are needed |
 //! | `file` | operations that the address space of a regular file calls: reads, writeback, flush |
-//! | `state` | what is remembered of a regular file; what its [coherence](crate::coherence) is told |
-//! | `idle`, `last_close` | closed files that still need their descriptors; what becomes of a file that is closed |
+//! | `state` | the state of a regular file; the input of its [coherence](crate::coherence) |
+//! | `idle`, `last_close` | closed files that still need their descriptors; the last close of a file |
 //! | `directories` | all directories of the process close descriptors where there are none left |
 //! | `shortage`, `relief` | open files that give their descriptors up, where there are hardly any left; those that are written back first |
-//! | `batch`, `batched` | small new files, made durable many at a time; what a file knows of that |
+//! | `batch`, `batched` | small new files, made durable many at a time; a file's part in that |
 //! | `listing`, `listings` | the entries of a directory, kept; all of them |
 //! | `write` | writing a range of a file to the source |
 //! | `append_only` | files that are append-only in the source |
 //! | `transfer` | direct and buffered I/O, by `preadv` or in the background |
 //! | `magic` | kinds of file systems, by number |
-//! | `room` | whether the source tells in time that it is full |
-//! | `watch` | directories in which the kernel tells of changes |
-//! | `loss` | tells of data that is lost |
+//! | `room` | whether the source refuses a write in time when it is full |
+//! | `watch` | directories in which the kernel reports changes |
+//! | `loss` | reports data that is lost |
 //! | `lock` | keeps a second cache from writing to the source |
 //! | `held` | the same of files that are used without their directory |
 //! | `file_locks` | locks of handles, on files of the source |
 //! | `answers`, `attributes` | answers of the source as an inode remembers them; `stat`, `setattr` |
-//! | `looks` | asking the source, and what its [coherence](crate::coherence) says then |
+//! | `looks` | asking the source, and acting on the verdict of the [coherence](crate::coherence) |
 //! | `replaced` | names that others give to other files |
 //! | `ctimes` | change times that were shown of files whose inodes left memory |
 //! | `uncached` | directories whose names are read and not cached |
@@ -349,8 +349,8 @@ impl Deref for NodeOps {
     }
 }
 
-fn cannot_open(source: &Path, errno: Errno) -> DirFsError {
-    let path = source.to_owned();
+fn cannot_open(path: impl Into<PathBuf>, errno: Errno) -> DirFsError {
+    let path = path.into();
     DirFsError::Open { path, errno }
 }
 
@@ -420,7 +420,7 @@ impl DirFs {
             false => Err(Errno::EOPNOTSUPP),
         };
         let watches = watches.ok().map(Arc::new);
-        let shortage = Shortage::new(options.exclusive || watches.is_some());
+        let shortage = Shortage::new(options.exclusive || watches.is_some(), &inodes);
         let held = options.lock_files.then(HeldFiles::default);
         let shared = Arc::new(Shared {
             root: Arc::new(root),
@@ -455,10 +455,6 @@ impl DirFs {
             bdi,
         });
         directories::register(&shared);
-        shared.shortage.find_in(&inodes);
-        if let Some(held) = &shared.held {
-            held.find_in(&inodes);
-        }
         let root = names::make_root(&shared, &inodes, &stat);
         Ok(DirFs {
             shared,

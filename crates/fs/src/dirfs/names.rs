@@ -8,7 +8,6 @@ use super::listings::NamesChange;
 use super::node::{DirNode, Location};
 use super::stats::count;
 use super::{DirFs, Shared, written};
-use crate::coherence::LocalChange;
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -244,7 +243,7 @@ impl DirFs {
             }
         }
         self.shared.close_idle(1);
-        // Made after the file is found to open at all, and its handle counted: nobody evicts it.
+        // Made after the file is found to open at all. Its handle is counted by then, so it is not evicted.
         let how = OpenFlags {
             append_only: writable && file.appends_only(),
             ..flags
@@ -260,7 +259,7 @@ impl DirFs {
     /// As [`DirFs::handle`], for reading, where the file opens as it did before.
     ///
     /// # Errors
-    /// `EAGAIN` where the source is to be asked, or somebody waited for.
+    /// `EAGAIN` if the source would have to be asked, or another thread waited for.
     pub(super) fn handle_cached(
         &self,
         ctx: &OpContext,
@@ -304,8 +303,8 @@ impl DirFs {
         }
     }
 
-    /// Lets go of an inode that lost a name. If nobody else holds it, and it has no other, all of it is given up; otherwise somebody
-    /// may be about to open it, and what is cached of it stays.
+    /// Lets go of an inode that lost a name. If it has no other name and no other holder, all of it is given up. Otherwise another
+    /// thread may be about to open it, and its pages stay.
     pub(super) fn put_unnamed(&self, inode: SlabArc<Inode>) {
         if let Ok(node) = DirNode::of(&inode) {
             if foliocache_sync::planted!(data_given_up_with_the_name) {
@@ -336,8 +335,7 @@ impl DirFs {
                     None
                 }
                 Some(inode) => {
-                    DirNode::of(&inode)?
-                        .own_change(fd.as_fd(), LocalChange::Attributes, || remove(dir.as_fd()))?;
+                    DirNode::of(&inode)?.own_change(fd.as_fd(), || remove(dir.as_fd()))?;
                     self.lost_name(&inode, parent, name, fd);
                     Some(inode)
                 }
@@ -362,7 +360,7 @@ impl DirFs {
         let node = DirNode::of(inode)?;
         let fd = node.path_fd()?;
         let fd = fd.as_fd();
-        node.own_change(fd, LocalChange::Attributes, || change(fd))
+        node.own_change(fd, || change(fd))
     }
 }
 

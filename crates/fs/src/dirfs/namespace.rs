@@ -2,11 +2,11 @@
 //!
 //! # Model
 //!
-//! Every operation goes straight to the source, relative to the descriptor of the directory. What has to
-//! be kept in step beside it is where nodes are. The names of a directory are locked by the caller, so what is
-//! found or made there stays there until its node says so. `Shared::moves` is held, for reading, from
-//! before a name is moved or taken away until the locations say so: who walks to a node and does not find it takes
-//! the lock for writing and walks again. So changes in different directories do not wait for each other.
+//! Every operation goes straight to the source, relative to the descriptor of the directory. Besides, each node knows where
+//! it is. The caller has locked the names of a directory, so a file that is found or made there stays there until its node
+//! says so. `Shared::moves` is held, for reading, from before a name is moved or removed until the nodes' locations say so. A
+//! walk that does not find a node takes the lock for writing and walks again. So changes in different directories do not
+//! wait for each other.
 //!
 //! # Differences from Linux
 //!
@@ -22,7 +22,6 @@ use super::stream::DirStream;
 use super::sync_calls::SyncCall;
 use super::uncached::Uncached;
 use super::{DirFs, NodeOps, WritebackAtClose};
-use crate::coherence::LocalChange;
 use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
@@ -60,22 +59,14 @@ impl FileSystem for DirFs {
     }
 
     fn inode_bytes(&self) -> u64 {
-        let super::Shared {
-            attributes,
-            nodes,
-            listings,
-            watches,
-            writers,
-            bdi,
-            ..
-        } = &*self.shared;
+        let shared = &self.shared;
         self.inodes.cache.inode_bytes()
-            + watches.as_ref().map_or(0, |watches| watches.bytes())
-            + writers.bytes()
-            + listings.bytes()
-            + attributes.bytes()
-            + nodes.bytes()
-            + bdi.mapping_bytes()
+            + shared.watches.as_ref().map_or(0, |watches| watches.bytes())
+            + shared.writers.bytes()
+            + shared.listings.bytes()
+            + shared.attributes.bytes()
+            + shared.nodes.bytes()
+            + shared.bdi.mapping_bytes()
     }
 
     fn shrink_inodes(&self, nr: usize) -> usize {
@@ -105,11 +96,9 @@ impl FileSystem for DirFs {
     }
 
     fn spare_inodes(&self) -> u64 {
-        let super::Shared {
-            attributes, nodes, ..
-        } = &*self.shared;
-        let inodes = self.inodes.cache.spare();
-        inodes.min(attributes.spare()).min(nodes.spare())
+        let shared = &self.shared;
+        let parts = shared.attributes.spare().min(shared.nodes.spare());
+        parts.min(self.inodes.cache.spare())
     }
 
     fn reap(&self) -> usize {
@@ -129,7 +118,7 @@ impl FileSystem for DirFs {
             .map(|(inode, _)| inode)
     }
 
-    /// An inode that is made has the attributes that tell who it is.
+    /// A new inode has the attributes that its identity came with.
     fn lookup_with_attributes(
         &self,
         dir: &SlabArc<Inode>,
@@ -259,7 +248,7 @@ impl FileSystem for DirFs {
         let fd = node.path_fd()?;
         let dir_fd = self.directory(dir)?;
         let _changes = NamesChange::of(dir);
-        node.own_change(fd.as_fd(), LocalChange::Attributes, || {
+        node.own_change(fd.as_fd(), || {
             dir::link_fd(fd.as_fd(), dir_fd.as_fd(), name)
         })?;
         node.found_at(dir, name);
@@ -312,20 +301,12 @@ impl FileSystem for DirFs {
                 .and_then(|(identity, fd)| Some((self.inodes.find(&identity)?, fd)));
             let rename = || dir::renameat2(from_fd.as_fd(), from, to_fd.as_fd(), to, mode);
             let rename_moved = || match &moved {
-                Some(inode) => DirNode::of(inode)?.own_change(
-                    moved_fd.as_fd(),
-                    LocalChange::Attributes,
-                    rename,
-                ),
+                Some(inode) => DirNode::of(inode)?.own_change(moved_fd.as_fd(), rename),
                 None => rename(),
             };
             // A file that is replaced, or exchanged, is changed by the same call.
             match &target {
-                Some((inode, fd)) => DirNode::of(inode)?.own_change(
-                    fd.as_fd(),
-                    LocalChange::Attributes,
-                    rename_moved,
-                )?,
+                Some((inode, fd)) => DirNode::of(inode)?.own_change(fd.as_fd(), rename_moved)?,
                 None => rename_moved()?,
             }
             if same && mode != RenameMode::Exchange {
@@ -410,9 +391,7 @@ impl FileSystem for DirFs {
         let (begun_here, begun_below) = (here.begin(), below.begin());
         let files = self.sync_files();
         self.shared.close_all_idle();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let open = || fd::reopen(self.shared.root.as_fd(), flags);
-        let root = self.shared.with_room(open)?;
+        let root = self.shared.reopen_root()?;
         let calls = &self.shared.sync_calls;
         let synced = calls.make(SyncCall::All, &root, calls.dev);
         let all_found = self.sync_below();

@@ -10,7 +10,7 @@
 //!
 //! No descriptor has to stay open for a node to be found again, so there may be more nodes than
 //! descriptors. Every step of a walk is `openat` of one component with `O_PATH | O_NOFOLLOW`, so no
-//! name leads out of the source, whatever is renamed or replaced by links beside us.
+//! name leads out of the source, also if others rename directories or replace them by links meanwhile.
 //!
 //! # Invariants
 //!
@@ -304,8 +304,8 @@ impl DirNode {
         Ok(at)
     }
 
-    /// Does `by_name` with the directory above and the name in it, if the node is there; `None` if that is not known. Who it
-    /// finds has to be checked.
+    /// Runs `by_name` on the directory above and the name in it. `None` if neither is known, or the name leads to another
+    /// node now.
     fn by_name<R>(
         &self,
         by_name: impl FnOnce(BorrowedFd<'_>, &OsStr) -> Result<(R, Stat), Errno>,
@@ -415,18 +415,14 @@ impl DirNode {
         self.regular().is_some_and(FileState::unflushed)
     }
 
-    /// The inode is about to be evicted: what of it is not durable yet is remembered for all.
+    /// The inode is about to be evicted. A name or attributes that are not durable yet are noted for the whole file system, and
+    /// the change time for the file, see [`ctimes`](super::ctimes).
     pub(super) fn note_eviction(&self) {
         let attributes = |file: &FileState| file.attributes.is_durable();
         let durable = self.name.is_durable() && self.regular().is_none_or(attributes);
         if !durable && !self.is_unlinked() {
             self.shared.forgotten_on(self.identity.dev).changed();
         }
-        self.leave_note();
-    }
-
-    /// The inode leaves memory: its change time is noted, see [`ctimes`](super::ctimes).
-    fn leave_note(&self) {
         let ctimes = &self.shared.ctimes;
         let Some(file) = self.regular() else { return };
         let (seen, noted) = {
@@ -503,11 +499,7 @@ impl DirNode {
         let (dev, calls) = (self.identity.dev, &self.shared.sync_calls);
         let is_here = |_: &&FileState| other.identity.dev == dev;
         let root = || match dev == calls.dev {
-            true => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                let open = || fd::reopen(self.shared.root.as_fd(), flags);
-                self.shared.with_room(open).map(Arc::new)
-            }
+            true => self.shared.reopen_root().map(Arc::new),
             false => Err(Errno::EACCES),
         };
         let of_other = other.regular().filter(is_here).and_then(FileState::any_fd);

@@ -1,4 +1,4 @@
-//! A regular file as it is used: its descriptors are opened when they are needed, changes of it end, errors are kept.
+//! A regular file in use: opens its descriptors when they are needed, ends its changes, keeps its errors.
 //!
 //! # Locking
 //!
@@ -33,24 +33,18 @@ impl DirNode {
         {
             return Ok((fds, None));
         }
-        let (opened, stat) = match self.shared.with_room(|| self.open(access(writable))) {
-            Err(Errno::EPERM) if writable => self.open_to_append()?,
-            opened => opened.map(|(fd, stat)| (Descriptors::new(fd, writable), stat))?,
+        let open = |how| self.shared.with_room(|| self.open(how));
+        let opened = open(access(writable));
+        // A file that is append-only can be opened for writing with `O_APPEND` alone.
+        let appends = writable && matches!(opened, Err(Errno::EPERM));
+        let (fd, stat) = match appends {
+            true => open(OFlags::RDWR | OFlags::APPEND)?,
+            false => opened?,
         };
+        let mut opened = Descriptors::new(fd, writable);
+        opened.appends = appends;
         let fds = file.install(opened);
         self.stand_in_line(&fds);
-        Ok((fds, stat))
-    }
-
-    /// Opens a file for writing that may not be opened for writing anywhere.
-    ///
-    /// # Errors
-    /// `EPERM` if it may not be appended to either; those of `openat(2)`.
-    pub(super) fn open_to_append(&self) -> Result<(Descriptors, Option<Stat>), Errno> {
-        let flags = OFlags::RDWR | OFlags::APPEND;
-        let (fd, stat) = self.shared.with_room(|| self.open(flags))?;
-        let mut fds = Descriptors::new(fd, true);
-        fds.appends = true;
         Ok((fds, stat))
     }
 
@@ -74,8 +68,7 @@ impl DirNode {
         look
     }
 
-    /// The kernel told a call that was for something else of an error. It does not tell the flush of the data that was
-    /// written.
+    /// The kernel reported an error to a call with another purpose. It will not report it to the flush of the written data.
     pub(super) fn told_early(&self, error: Errno) {
         let file = self.file();
         if file.unflushed() {

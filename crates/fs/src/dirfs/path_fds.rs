@@ -4,8 +4,8 @@
 //!
 //! A node of the directory tree needs a descriptor for every operation on it. Opening one takes a
 //! walk from the root, so the last few hundred are kept, with a second chance for those that were
-//! used since the hand last passed. They are spread over shards by their nodes' numbers, so that those
-//! who open different files seldom meet.
+//! used since the hand last passed. They are spread over shards by their nodes' numbers, so that threads which
+//! open different files seldom wait for each other.
 //!
 //! # Invariants
 //!
@@ -120,7 +120,7 @@ impl PathFds {
         evicted.is_some()
     }
 
-    /// Closes what nobody uses at the moment: room for somebody who got `EMFILE`.
+    /// Closes the descriptors that are not in use, to make room after `EMFILE`.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_no_more_than_its_capacity_and_spares_what_was_used() {
+    fn holds_no_more_than_its_capacity_and_spares_used_descriptors() {
         let cache = PathFds::new(4, KeptFds::own(100));
         for key in 0..4 {
             cache.insert(key, &fd());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shards_hold_what_was_asked_for_together() {
+    fn the_shards_together_hold_the_capacity() {
         for capacity in [1, 31, 32, 100, 512, 513, 8191] {
             let cache = PathFds::new(capacity, KeptFds::own(10_000));
             let sum: usize = cache.shards.iter().map(|shard| shard.lock().capacity).sum();

@@ -64,7 +64,7 @@ impl Shared {
             batches.settle_open(self);
         }
         for mapping in &dirty {
-            // The error stays with the file: it remains dirty and its handles are told.
+            // The error stays with the file: it remains dirty, and its handles get the error.
             let _ = mapping.sync();
         }
         let mut given = 0;

@@ -17,8 +17,8 @@
 //! A file that is open stays the one that was opened. Attributes are those that were known last. Its data is read through its
 //! descriptor, or, if it was opened from the cache without one, from its pages: these stay until a descriptor is got.
 //!
-//! Without a descriptor a file that was removed cannot be told from one that moved. When others are told to have taken its name away it is
-//! looked for there, and if it is not found its pages go: at once, or with its last handle.
+//! Without a descriptor a file that was removed looks like one that moved. When a report says that others removed its name, the name
+//! is looked up. If it does not lead to the file, the file's pages go: at once, or with its last handle.
 //!
 //! # Locking
 //!
@@ -58,7 +58,7 @@ impl DirNode {
 
 /// Files that are opened from the cache, without a descriptor, see [`AddressSpace::rely_on_pages`].
 impl DirNode {
-    /// Whether the pages are all that an open needs, of a file without a descriptor that has so many `handles`. They stay then.
+    /// Whether a file without a descriptor, with this many `handles`, can be opened by its pages alone. If so, they stay.
     ///
     /// Context: `opens` held.
     pub(super) fn relies(handles: u32, mapping: &AddressSpace) -> bool {

@@ -4,7 +4,7 @@
 //!
 //! The cache looks at the source's free blocks before it takes data (decision 62). That says little on a file system whose
 //! blocks are somewhere else, and nothing of quotas. There the error comes with the write to the source, later. So a program
-//! is told of it when it closes the file, as with NFS (decision 64).
+//! gets the error when it closes the file, as with NFS (decision 64).
 
 use super::magic::{BTRFS, EXT4, F2FS, TMPFS, XFS};
 use foliocache_sys::dir::mount;

@@ -9,14 +9,14 @@
 //!                                                                     if none can
 //! ```
 //!
-//! The kernel gives a new descriptor the lowest number that is free, so that number says how many there are. Most processes may have so many
-//! that no file gets in line.
+//! The kernel gives a new descriptor the lowest free number, so the number shows how many there are. In most processes the limit is so
+//! high that no file gets in line.
 //!
 //! A file that is open and idle, and can be found again by its name, gives up its descriptors, and opens again where it needs
 //! them. Idle is a file with nothing to write, nothing to flush and no call under way, whose times are set. Where too few are
 //! idle, an open of a file, or a first write to one that gave way, makes some of them so: it writes them back.
-//! A sixteenth of the limit is left to what needs a descriptor for a moment: walks, listings, changes of names. So a file
-//! that is one too many is refused alone.
+//! A sixteenth of the limit is left to operations that need a descriptor for a moment: walks, listings, changes of names. So
+//! at the limit only opens are refused.
 //!
 //! Only with `CAP_DAC_OVERRIDE`, since others might not be allowed to open the file again, and where a first write is
 //! announced ([`may_have_changed`](DirNode::may_have_changed)), or no other process moves files: a file with data to write has a
@@ -46,7 +46,6 @@ use super::node::DirNode;
 use super::open_files::OpenFile;
 use super::transfer;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::fd::{AsFd, BorrowedFd};
@@ -74,7 +73,8 @@ pub(super) struct Shortage {
     pub(super) limit: usize,
     /// Files may give way.
     may: bool,
-    inodes: OnceLock<Weak<Inodes>>,
+    /// The files in memory.
+    inodes: Weak<Inodes>,
     line: LeafMutex<VecDeque<Identity>>,
     /// Fewer gave way than were asked for.
     pub(super) is_tight: AtomicBool,
@@ -82,24 +82,20 @@ pub(super) struct Shortage {
 
 impl Shortage {
     /// For files of which the first write is announced, or which no other process moves, if `is_told`.
-    pub(super) fn new(is_told: bool) -> Shortage {
+    /// The files of the line are found in `inodes`.
+    pub(super) fn new(is_told: bool, inodes: &Arc<Inodes>) -> Shortage {
         Shortage {
             limit: usize::try_from(fd::open_file_limit()).unwrap_or(usize::MAX),
             may: is_told && credentials::overrides_modes(),
-            inodes: OnceLock::new(),
+            inodes: Arc::downgrade(inodes),
             line: LeafMutex::default(),
             is_tight: AtomicBool::new(false),
         }
     }
 
-    /// Where the files of the line are found.
-    pub(super) fn find_in(&self, inodes: &Arc<Inodes>) {
-        let _ = self.inodes.set(Arc::downgrade(inodes));
-    }
-
     /// The files in memory; `None` once the file system is gone.
     pub(super) fn inodes(&self) -> Option<Arc<Inodes>> {
-        self.inodes.get().and_then(Weak::upgrade)
+        self.inodes.upgrade()
     }
 
     /// Whether descriptors are short if the last one has this number.
@@ -171,7 +167,7 @@ impl CloseUnneeded for Shared {
 }
 
 impl Shared {
-    /// Has up to `wanted` idle files give up their descriptors; how many did. Waits for no lock.
+    /// Makes up to `wanted` idle files give up their descriptors; returns how many did. Waits for no lock.
     pub(super) fn give_way(&self, wanted: usize) -> usize {
         let shortage = &self.shortage;
         let (mut given, len) = (0, shortage.line.lock().len());

@@ -2,11 +2,11 @@
 //!
 //! # Model
 //!
-//! **Changes from outside.** The [`Coherence`] of a file says whether others changed it. It is told of the size and times that the source
-//! shows, of changes of our own, and of news. Of a marked file the kernel tells whether others wrote ([`writers`](super::writers)).
+//! **Changes from outside.** The [`Coherence`] of a file says whether others changed it. Its input is the size and times that the
+//! source shows, changes of our own, and news. For a marked file the kernel reports writes by others ([`writers`](super::writers)).
 //!
-//! **Before it is first opened** a file has no address space, and nothing of ours: whatever the source
-//! says of it holds. Its coherence begins with its address space.
+//! **Before it is first opened** a file has no address space and no data of ours, so each answer of the source
+//! holds. Its coherence begins with its address space.
 //!
 //! # Invariants
 //!
@@ -55,7 +55,7 @@ pub(super) struct Opens {
     pub(super) idle: bool,
 }
 
-/// Work that is to be done for a file, and what was seen of it.
+/// Pending work for a file, and the state of the source that was seen last.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct IoState {
@@ -82,9 +82,9 @@ pub(super) struct IoState {
     pub(super) grew: bool,
     /// Bytes were made durable in their place: `fdatasync(2)` leaves the time of that.
     pub(super) overwritten: bool,
-    /// Somebody has it open for writing: what `opens` says, for flushes, which do not take that lock.
+    /// It is open for writing. A copy of what `opens` says, for flushes, which do not take that lock.
     pub(super) writing: bool,
-    /// While `writing`: the kernel tells who else writes to it, see [`writers`](super::writers).
+    /// While `writing`: the kernel reports writes by others, see [`writers`](super::writers).
     pub(super) marked: Option<Arc<MarkedFile>>,
     /// While `writing`: how often it was written back soon after it was written to, up to where it is marked.
     pub(super) soon: u8,
@@ -190,7 +190,7 @@ impl FileState {
             io.marked = Some(marked.clone());
         }
         drop(io);
-        marked.end_marking();
+        marked.end_change();
     }
 
     /// Closes the descriptors if nothing is left to be written or flushed.

@@ -58,7 +58,7 @@ pub struct DirFsStats {
     pub kernel_cache_bytes: u64,
     /// Operations in the background, and how deep; `None` without io_uring.
     pub engine: Option<EngineStats>,
-    /// Files that were opened without a call: all of it was cached, and nobody had told of a change.
+    /// Files that were opened without a call: all of each was cached, and no change had been reported.
     pub opens_from_cache: u64,
     /// Files that the source was asked about when they were opened.
     pub opens_asked: u64,

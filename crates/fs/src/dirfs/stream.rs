@@ -31,7 +31,7 @@ enum State {
 }
 
 impl State {
-    /// Instead of a listing that does not serve.
+    /// In place of a listing that cannot be used.
     fn of_source(node: &DirNode) -> Result<State, Errno> {
         let fd = node.path_fd()?;
         let reader = node.shared.with_room(|| DirReader::open(fd.as_fd()))?;
@@ -53,12 +53,8 @@ impl DirStream {
         let listing = listing.map_err(|_| Errno::EAGAIN)?;
         let charge = MetadataCharge::at_once(shared.bdi.mm(), size_of::<DirStream>() as u64)?;
         count(&shared.counters.directories_from_cache);
-        Ok(DirStream {
-            state: ConstRankedMutex::new(State::Listed(listing, 0, 0)),
-            inode: inode.clone(),
-            numbers: fs.inodes.numbers().clone(),
-            _charge: charge,
-        })
+        let state = State::Listed(listing, 0, 0);
+        Ok(Self::new(fs, inode, state, charge))
     }
 
     /// # Errors
@@ -94,12 +90,16 @@ impl DirStream {
                 (State::Read(Box::new(reader), recording), charge)
             }
         };
-        Ok(DirStream {
+        Ok(Self::new(fs, inode, state, charge))
+    }
+
+    fn new(fs: &DirFs, inode: &SlabArc<Inode>, state: State, charge: MetadataCharge) -> DirStream {
+        DirStream {
             state: ConstRankedMutex::new(state),
             inode: inode.clone(),
             numbers: fs.inodes.numbers().clone(),
             _charge: charge,
-        })
+        }
     }
 }
 
@@ -156,7 +156,7 @@ impl OpenDirectory for DirStream {
         let State::Read(reader, recording) = &mut *state else {
             return Ok(());
         };
-        recording.take_if(|recording| !recording.goes_on_at(offset));
+        recording.take_if(|recording| recording.reached != offset);
         reader.seek(offset)?;
         loop {
             let entry = match reader.next() {

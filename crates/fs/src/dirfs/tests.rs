@@ -16,8 +16,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd};
 use foliocache_vfs::{
-    Credentials, FileSystem, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode,
-    SuperBlock, WalkFlags,
+    Credentials, FileSystem, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SuperBlock,
 };
 use std::ffi::OsStr;
 use std::io::Write;
@@ -457,13 +456,7 @@ fn a_warm_open_takes_no_lock_but_the_files_own() {
     let fs = Arc::new(DirFs::open(&mm, source.path(), options).expect("dirfs"));
     let names = SuperBlock::new(fs.clone(), &mm);
     let user = Credentials::new(0, 0, &[]);
-    let paths = Namei {
-        names: &names,
-        start: names.root(),
-        beneath: true,
-        ctx: OpContext::ROOT,
-        credentials: Some(&user),
-    };
+    let paths = paths(&names, Some(&user));
     let how = OpenHow {
         flags: OpenFlags::READ,
         create: false,
@@ -488,7 +481,7 @@ fn a_warm_open_takes_no_lock_but_the_files_own() {
             let _moves = shared.moves.write();
             let _idle = shared.idle.files.lock();
             shared.path_fds.locked(|| {
-                held.send(()).expect("somebody waits");
+                held.send(()).expect("the test waits");
                 is_done
                     .recv_timeout(LONG)
                     .expect("an open waited for a lock");
@@ -497,7 +490,7 @@ fn a_warm_open_takes_no_lock_but_the_files_own() {
         is_held.recv().expect("held");
         for _ in 0..3 {
             drop(read());
-            let stat = names.stat(names.root(), path, WalkFlags::default(), Some(&user));
+            let stat = paths.stat(path, false);
             assert_eq!(stat.map(|attr| attr.size), Ok(4));
         }
         done.send(()).expect("it was waited for");
@@ -517,27 +510,31 @@ fn watched(source: &Path) -> (Arc<DirFs>, SuperBlock) {
     (fs, names)
 }
 
-fn open_named(names: &SuperBlock, flags: OpenFlags) -> OpenFile {
-    let paths = Namei {
+fn paths<'a>(names: &'a SuperBlock, credentials: Option<&'a Credentials>) -> Namei<'a> {
+    Namei {
         names,
         start: names.root(),
         beneath: true,
         ctx: OpContext::ROOT,
-        credentials: None,
-    };
+        credentials,
+    }
+}
+
+fn open_named(names: &SuperBlock, flags: OpenFlags) -> OpenFile {
     let how = OpenHow {
         flags,
         ..OpenHow::default()
     };
-    paths.open(OsStr::new("file"), how).expect("it opens")
+    let opened = paths(names, None).open(OsStr::new("file"), how);
+    opened.expect("it opens")
 }
 
 fn stat_named(names: &SuperBlock) -> u64 {
-    let stat = names.stat(names.root(), OsStr::new("file"), WalkFlags::default(), None);
+    let stat = paths(names, None).stat(OsStr::new("file"), false);
     stat.expect("it is there").size
 }
 
-/// Somebody else appends, and the size is asked for after that was told.
+/// Another program appends, and the size is asked for after that was reported.
 fn append_outside(source: &Path, fs: &DirFs, names: &SuperBlock) {
     let told = fs.stats().changes_told;
     let mut file = std::fs::File::options()

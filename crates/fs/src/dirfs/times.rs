@@ -29,7 +29,7 @@ const SOON: u64 = 100_000_000;
 const MARKED_AFTER: u8 = 4;
 
 impl DirNode {
-    /// Nobody has the file open for writing any more: sets the times that waited, ends its mark, and takes its last page out of
+    /// The last handle that may write is closed: sets the times that waited, ends the file's mark, and takes its last page out of
     /// the kernel's cache.
     ///
     /// Context: `opens` held.
@@ -125,7 +125,7 @@ impl DirNode {
             file.coherence(|machine| machine.doubt_data());
         }
         match result {
-            // Not ours to set, or nobody's: the source's own time has to do.
+            // This process may not set it, or no call can: the source's own time has to do.
             Ok(())
             | Err(
                 Errno::EPERM
@@ -150,12 +150,8 @@ impl DirNode {
     ) -> bool {
         let file = self.file();
         let ask =
-            |told, token| file.coherence(|machine| machine.before_stamp(change.own(), told, token));
-        let told = {
-            let (io, told) = file.lock_told();
-            drop(io);
-            told
-        };
+            |told, token| file.coherence(|machine| machine.before_stamp(&change.own, told, token));
+        let told = file.lock_told().1;
         let verdict = match ask(told, None) {
             Verdict::Ask => match look() {
                 Some(stat) => ask(told, Some(Token::of(&stat))),

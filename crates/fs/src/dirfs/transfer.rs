@@ -52,12 +52,12 @@ enum Path {
     Buffered,
 }
 
-/// What a write did to the kernel's cache.
+/// The effect of a write on the kernel's cache.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// Bytes written, a prefix of what was asked.
     pub(super) bytes: usize,
-    /// What an earlier write had left in the kernel's cache was taken out.
+    /// The pages that an earlier write had left in the kernel's cache were taken out.
     pub(super) dropped: bool,
     /// The range of the file that went through the kernel's cache, with what lies between two.
     pub(super) buffered: Option<Range<u64>>,
@@ -93,7 +93,7 @@ pub(super) fn part<'a>(segments: &[IoSegment<'a>], range: Range<usize>) -> Vec<I
 const FEW_PAGES: u64 = 4 * PAGE_SIZE as u64;
 
 /// Reads from a file of `size` bytes, if it is short and has no descriptor for direct I/O; the bytes read, all
-/// that were asked for up to its end. `None` where [`read`] is to be asked, which also tells of errors.
+/// that were asked for up to its end. On `None` call [`read`], which also returns errors.
 pub(super) fn read_few_pages(
     shared: &Shared,
     fds: &Descriptors,
@@ -163,8 +163,8 @@ fn direct_for<'f>(
     })
 }
 
-/// Starts reading into `segments` from byte `pos` on, and the engine is to be woken for it; `done` is told what
-/// [`read`] would return.
+/// Starts reading into `segments` from byte `pos` on. The caller wakes the engine. `done` gets the result that [`read`]
+/// would return.
 pub(super) fn start_read(
     shared: &Arc<Shared>,
     fds: Arc<Descriptors>,
@@ -179,13 +179,13 @@ pub(super) fn start_read(
         return done(read(shared, &fds, pos, segments));
     };
     let fd = direct.fd.clone();
-    // What the fallback reads into, if it comes to that.
+    // For the fallback, which reads into the same memory.
     let memory: SmallVec<[_; 1]> = segments.into();
     let ended = {
         let (shared, fds) = (shared.clone(), fds.clone());
         Box::new(move |result| {
             let result = finish_read(&shared, &fds, pos, &memory, result);
-            // Before the caller is told, who may take the file system down.
+            // Before the caller is told, because it may take the file system down.
             drop((shared, fds));
             done(result);
         })
@@ -193,7 +193,7 @@ pub(super) fn start_read(
     engine.submit(fd, pos, segments, ended);
 }
 
-/// What becomes of a read in the background that ended with `result`.
+/// Ends a read in the background that has `result`; reads again if the ring or direct I/O refused it.
 pub(super) fn finish_read(
     shared: &Shared,
     fds: &Descriptors,
@@ -416,7 +416,7 @@ fn write_piece(
         && n > PAGE_SIZE
     {
         // Starts the kernel's own writeback now, so that the flush finds little to do. An error is that of finding a place
-        // for the data, which the kernel may have dropped: no flush is told of it.
+        // for the data, which the kernel may have dropped: no flush reports it.
         match fd::sync_file_range(fds.buffered.as_fd(), pos, n as u64, fd::SyncRange::Start) {
             Ok(()) | Err(Errno::ENOSYS | Errno::EPERM) => {}
             Err(error) => return (Path::Buffered, Err(error)),

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A directory is opened from the descriptor of the one that it was found in, and its names are asked for by its own. So the
-//! calls for a name are those of any program that reads directories: one `statx`. What is in memory of a file is asked
-//! for besides, since its size and times may be newer than the source's.
+//! calls for a name are those of any program that reads directories: one `statx`. The inode in
+//! memory is asked too, since its size and times may be newer than the source's.
 //!
 //! # Invariants
 //!

@@ -1,14 +1,14 @@
-//! Directories in which the kernel tells of changes.
+//! Directories in which the kernel reports changes.
 //!
 //! # Model
 //!
-//! A directory is watched when somebody first asks for a name in it or for its own attributes, before that is asked,
-//! and until its inode goes. A watch is charged to the bound. A directory that cannot be watched goes by time: where the user
+//! A directory is watched from the first question for a name in it or for its own attributes, before that is asked,
+//! until its inode goes. A watch is charged to the bound. A directory that cannot be watched goes by time: where the user
 //! has no watch left, where the process may not read, and what is no local file system, since another machine's
 //! changes, or those of another layer, are not told.
 //!
-//! What inotify does not tell is told nowhere: stores through a mapping until it goes, and whatever is done through another
-//! hard link. [`FileSystem::is_told_all`](foliocache_vfs::FileSystem::is_told_all) is false of files with several
+//! Two kinds of changes are not reported, since inotify does not see them: stores through a mapping until it goes, and
+//! changes through another hard link. [`FileSystem::is_told_all`](foliocache_vfs::FileSystem::is_told_all) is false of files with several
 //! links; files that are opened are looked at once a second.
 //!
 //! # Locking
@@ -62,7 +62,7 @@ impl Watches {
     /// None yet.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where not all changes are told; those of [`Inotify::new`].
+    /// `EOPNOTSUPP` where the kernel does not report all changes; those of [`Inotify::new`].
     pub(super) fn new(mm: &Arc<Mm>, root: BorrowedFd<'_>, dev: u64) -> Result<Watches, Errno> {
         if !LOCAL.contains(&fd::fs_magic(root)?) {
             return Err(Errno::EOPNOTSUPP);
@@ -134,7 +134,7 @@ impl Watches {
 
     /// The inode that had this watch is gone; another one of the same directory keeps it.
     pub(super) fn remove(&self, watch: &AtomicI32) {
-        // Relaxed: the node is nobody else's any more.
+        // Relaxed: no other thread has the node any more.
         let watch = watch.load(Ordering::Relaxed);
         if watch <= NOT_WATCHED || self.mm.check_fork().is_err() {
             return;
@@ -168,10 +168,8 @@ impl News for Watches {
     }
 
     fn watch(&self, dir: &SlabArc<Inode>) -> bool {
-        let Ok(node) = DirNode::of(dir) else {
-            return false;
-        };
-        let Some(state) = node.directory() else {
+        let node = DirNode::of(dir).ok();
+        let Some((node, state)) = node.and_then(|node| Some((node, node.directory()?))) else {
             return false;
         };
         // Acquire: see the module's header.
@@ -183,7 +181,7 @@ impl News for Watches {
 
     fn could_watch(&self, dir: &SlabArc<Inode>) -> bool {
         let directory = DirNode::of(dir).ok().and_then(DirNode::directory);
-        // Relaxed: who misses that it is watched by now asks once more.
+        // Relaxed: a thread that misses that it is watched by now asks once more.
         directory.is_some_and(|state| state.watch.load(Ordering::Relaxed) == NOT_WATCHED)
     }
 

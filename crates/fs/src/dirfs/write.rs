@@ -73,8 +73,8 @@ impl NodeOps {
         };
         let data = file.data.changed();
         file.times.changed();
-        // What others do from now on shows. A small file is looked at below, and of a marked one it is told.
-        let looks = !small && change.own().at_its_end() == Verdict::Ask;
+        // The look lets later changes by others show. A small file is looked at below. Of a marked file the kernel reports them.
+        let looks = !small && change.own.at_its_end() == Verdict::Ask;
         let stat = looks.then(|| fd::fstat(fds.buffered.as_fd()).ok());
         self.end_change(change, stat.flatten().as_ref());
         if !extents

@@ -1,15 +1,15 @@
-//! Files of which the kernel tells whether others write to them.
+//! Files for which the kernel reports writes by others.
 //!
 //! # Model
 //!
 //! A file that is made durable again and again while it is open for writing, as a log is, is *marked* until its last writer
-//! closes it. Of a marked file nobody has to ask the source whether a change was ours: the queue is read, and says
-//! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache are
-//! told apart from ours by when they come: the queue is read before each change of ours, and after it.
+//! closes it. For a marked file the source need not be asked whether a change was ours: the queue is read, and says
+//! whether another process wrote. So its times are not set and looked at with each flush. Writes of this process past the cache differ
+//! from ours by their time: the queue is read before each change of ours, and after it.
 //!
-//! Not told are stores through a mapping, and asynchronous I/O of others (`io_submit`).
+//! The kernel does not report stores through a mapping, and asynchronous I/O of others (`io_submit`).
 //!
-//! News are an event of the file's [`Coherence`](crate::coherence::Coherence), which says what it means.
+//! A report is an event of the file's [`Coherence`](crate::coherence::Coherence), which draws the conclusion.
 //!
 //! # Invariants
 //!
@@ -97,7 +97,7 @@ impl Writers {
     }
 
     /// Marks the file that `fd` is open for, on device `dev`. A write of this process is taken for ours until
-    /// [`MarkedFile::end_marking`].
+    /// [`MarkedFile::end_change`].
     ///
     /// # Errors
     /// `EEXIST` if it is marked, `EAGAIN` if the bound has no room for the mark now, those of [`Fanotify::new`] and
@@ -128,7 +128,7 @@ impl Writers {
     }
 }
 
-/// A file whose writers are told. Dropping it ends that.
+/// A file whose writers the kernel reports. The drop ends that.
 pub(super) struct MarkedFile {
     writers: Arc<Writers>,
     handle: FileHandle,
@@ -166,7 +166,7 @@ impl MarkedFile {
         }
     }
 
-    /// Nothing more is told. How often others had written by now.
+    /// Ends the reports. Returns how often others had written by now.
     ///
     /// Context: `io` not held.
     pub(super) fn end(&self) -> u64 {
@@ -183,17 +183,12 @@ impl MarkedFile {
         }
     }
 
-    /// The file has the mark. Context: `io` not held.
-    pub(super) fn end_marking(&self) {
-        self.told(|told| told.ours -= 1);
-    }
-
     /// A change of ours begins. Context: `io` not held.
     pub(super) fn begin_change(&self) {
         self.told(|told| told.ours += 1);
     }
 
-    /// It is over. Context: `io` not held.
+    /// A change of ours is over, or the marking. Context: `io` not held.
     pub(super) fn end_change(&self) {
         self.told(|told| told.ours -= 1);
     }

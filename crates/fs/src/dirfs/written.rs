@@ -1,4 +1,4 @@
-//! What is to be in the source before a name or a privilege is.
+//! Data that must be in the source before a name or a privilege is.
 //!
 //! # Model
 //!
@@ -9,8 +9,8 @@
 //! - privileges. The kernel takes set-id bits and file capabilities away with every write to the file, and the late one is such a
 //!   write.
 //!
-//! So what was written before is written out first, and what is being written is waited for. What is written afterwards takes
-//! privileges away as on any file system.
+//! So data that was written before is written out first, and writes under way are waited for. A later write takes privileges
+//! away as on any file system.
 //!
 //! # Locking
 //!
@@ -55,7 +55,7 @@ impl NodeOps {
     /// Context: no lock that a write of the file takes; blocks on I/O.
     ///
     /// # Errors
-    /// Those of the source: what it could not take stays dirty, and handles are told. `ECHILD` after a fork.
+    /// Those of the source: data that it did not take stays dirty, and handles get the error. `ECHILD` after a fork.
     pub(super) fn write_and_wait(&self) -> Result<(), Errno> {
         self.shared.bdi.mm().check_fork()?;
         let Some(mapping) = self.file().mapping() else {
@@ -64,7 +64,7 @@ impl NodeOps {
         if !mapping.has_unwritten() {
             return Ok(());
         }
-        // Also after a panic. Nobody else closes descriptors that this opens for a file without handles.
+        // Also after a panic: a file without handles has no other call that closes the descriptors that this opens.
         let closing = Closing(self);
         if !self.is_unlinked() && self.write_in_batch() && !mapping.has_unwritten() {
             // The batch closes it.

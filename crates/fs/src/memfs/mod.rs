@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A node is kept alive by the names, handles and children it has, and by whoever else holds its inode; when the last goes
-//!    its pages and its charge go too.
+//! 1. A node lives as long as it has a name, a handle, a child, or another holder of its inode. With the last of these its
+//!    pages and its charge go too.
 //! 2. An entry's cookie is never used twice in its directory, so a reader goes on where it was
 //!    whatever is made or unlinked meanwhile. Cookies 1 and 2 are `.` and `..`.
 //!

@@ -2,7 +2,7 @@
 
 use super::MemFs;
 use super::node::{
-    Data, MemNode, add_links, entries, entries_changed, entry_bytes, is_directory, new_directory,
+    Data, MemNode, add_links, changed, entries, entries_changed, entry_bytes, new_directory,
 };
 use foliocache_mm::{AddressSpace, PAGE_SIZE};
 use foliocache_sync::Arc;
@@ -96,10 +96,8 @@ impl MemFs {
 
     /// `inode` was moved from one directory to another, or to the same.
     fn moved(inode: &Inode, from: &Inode, to: &SlabArc<Inode>) -> Result<(), Errno> {
-        inode
-            .attributes()
-            .update(|attributes| attributes.ctime = coarse_realtime());
-        if is_directory(inode) && from.ino() != to.ino() {
+        changed(inode);
+        if inode.is_directory() && from.ino() != to.ino() {
             entries(inode)?.lock().parent = Some(SlabArc::downgrade(to));
             add_links(from, -1);
             add_links(to, 1);
@@ -123,7 +121,7 @@ impl MemFs {
 
     /// From here on nothing is made in a directory, which must be empty. Of others there is nothing to do.
     fn kill(inode: &Inode) -> Result<(), Errno> {
-        if is_directory(inode) {
+        if inode.is_directory() {
             let mut entries = entries(inode)?.lock();
             if !entries.by_name.is_empty() {
                 return Err(Errno::ENOTEMPTY);
@@ -135,7 +133,7 @@ impl MemFs {
 
     /// Updates an inode after the removal or replacement of one of its names.
     fn unlinked(dir: &Inode, inode: &Inode) {
-        if is_directory(inode) {
+        if inode.is_directory() {
             add_links(inode, -2);
             add_links(dir, -1);
         } else {
@@ -296,7 +294,7 @@ impl FileSystem for MemFs {
         if !Arc::ptr_eq(&node.shared, &self.shared) {
             return Err(Errno::EXDEV);
         }
-        if is_directory(inode) {
+        if inode.is_directory() {
             return Err(Errno::EPERM);
         }
         // First: its last name may be on its way out.
@@ -310,7 +308,7 @@ impl FileSystem for MemFs {
 
     fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
         let inode = Self::existing(dir, name)?;
-        if is_directory(&inode) {
+        if inode.is_directory() {
             return Err(Errno::EISDIR);
         }
         Self::remove_entry(dir, name)?;
@@ -349,19 +347,19 @@ impl FileSystem for MemFs {
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
             _ => {}
         }
-        if is_directory(&moved) && Self::is_above(&moved, to_dir) {
+        if moved.is_directory() && Self::is_above(&moved, to_dir) {
             return Err(Errno::EINVAL);
         }
         if let Some(target) = &target {
             if SlabArc::ptr_eq(target, &moved) {
                 return Ok(());
             }
-            let above = is_directory(target) && Self::is_above(target, from_dir);
+            let above = target.is_directory() && Self::is_above(target, from_dir);
             match mode {
                 RenameMode::Exchange if above => return Err(Errno::EINVAL),
                 RenameMode::Exchange => {}
                 _ if above => return Err(Errno::ENOTEMPTY),
-                _ => match (is_directory(&moved), is_directory(target)) {
+                _ => match (moved.is_directory(), target.is_directory()) {
                     (true, false) => return Err(Errno::ENOTDIR),
                     (false, true) => return Err(Errno::EISDIR),
                     _ => Self::kill(target)?,
@@ -479,9 +477,7 @@ impl FileSystem for MemFs {
             node.uncharge(xattr_bytes(name, &old));
         }
         drop(xattrs);
-        inode
-            .attributes()
-            .update(|attributes| attributes.ctime = coarse_realtime());
+        changed(inode);
         Ok(())
     }
 
@@ -493,9 +489,7 @@ impl FileSystem for MemFs {
         let node = MemNode::of(inode)?;
         let old = node.xattrs.lock().remove(name).ok_or(Errno::ENODATA)?;
         node.uncharge(xattr_bytes(name, &old));
-        inode
-            .attributes()
-            .update(|attributes| attributes.ctime = coarse_realtime());
+        changed(inode);
         Ok(())
     }
 }

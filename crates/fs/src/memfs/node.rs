@@ -9,7 +9,7 @@ use foliocache_sync::rank::{ConstRankedMutex, Rank};
 use foliocache_sync::time::{Duration, coarse_realtime};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Device, FallocateMode, FileKind, Inode, InodeOperations, SeekSparse, SlabArc, SlabWeak,
+    Attr, Device, FallocateMode, Inode, InodeOperations, SeekSparse, SlabArc, SlabWeak,
     written_mode,
 };
 use std::collections::{BTreeMap, HashMap};
@@ -178,6 +178,14 @@ pub(super) fn add_links(inode: &Inode, n: i64) -> bool {
     })
 }
 
+/// The inode changed now, and none of its data.
+pub(super) fn changed(inode: &Inode) {
+    let now = coarse_realtime();
+    inode
+        .attributes()
+        .update(|attributes| attributes.ctime = now);
+}
+
 /// A directory has `n` names more.
 pub(super) fn entries_changed(dir: &Inode, n: i64) {
     let now = coarse_realtime();
@@ -185,10 +193,6 @@ pub(super) fn entries_changed(dir: &Inode, n: i64) {
         attributes.size = attributes.size.wrapping_add_signed(n * SHOWN_ENTRY_BYTES);
         (attributes.mtime, attributes.ctime) = (now, now);
     });
-}
-
-pub(super) fn is_directory(inode: &Inode) -> bool {
-    inode.kind() == FileKind::Directory
 }
 
 /// A directory without names.

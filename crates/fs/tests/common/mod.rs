@@ -3,7 +3,8 @@
 
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
-use foliocache_vfs::{Namei, OpContext, OpenFile, SuperBlock};
+use foliocache_vfs::dcache::DentryRef;
+use foliocache_vfs::{Attr, Credentials, Inode, Namei, OpContext, OpenFile, SuperBlock, WalkError};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
@@ -63,6 +64,70 @@ pub(crate) fn root_namei(names: &SuperBlock) -> Namei<'_> {
         beneath: true,
         ctx: OpContext::ROOT,
         credentials: None,
+    }
+}
+
+/// How a path is walked.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct WalkFlags {
+    pub(crate) follow: bool,
+    pub(crate) beneath: bool,
+}
+
+/// Paths from any directory, on behalf of any caller.
+pub(crate) trait Paths {
+    fn paths<'a>(
+        &'a self,
+        start: &'a DentryRef<Inode>,
+        beneath: bool,
+        credentials: Option<&'a Credentials>,
+    ) -> Namei<'a>;
+
+    fn stat(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        flags: WalkFlags,
+        credentials: Option<&Credentials>,
+    ) -> Result<Attr, WalkError> {
+        let paths = self.paths(start, flags.beneath, credentials);
+        paths.stat(path, flags.follow)
+    }
+
+    fn lookup(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        flags: WalkFlags,
+        credentials: Option<&Credentials>,
+    ) -> Result<DentryRef<Inode>, WalkError> {
+        let paths = self.paths(start, flags.beneath, credentials);
+        paths.lookup(path, flags.follow)
+    }
+
+    fn remembers(
+        &self,
+        start: &DentryRef<Inode>,
+        path: &OsStr,
+        credentials: Option<&Credentials>,
+    ) -> bool {
+        self.paths(start, false, credentials).remembers(path)
+    }
+}
+
+impl Paths for SuperBlock {
+    fn paths<'a>(
+        &'a self,
+        start: &'a DentryRef<Inode>,
+        beneath: bool,
+        credentials: Option<&'a Credentials>,
+    ) -> Namei<'a> {
+        Namei {
+            start,
+            beneath,
+            credentials,
+            ..root_namei(self)
+        }
     }
 }
 

@@ -162,7 +162,7 @@ fn a_rename_first_checks_the_moved_file() {
 }
 
 #[test]
-fn nothing_is_in_a_directory_that_is_gone_whatever_its_name() {
+fn a_removed_directory_has_no_names_of_any_length() {
     let long = "n".repeat(256);
     let gone = |path: &str| from(0, path);
     once_found(&[

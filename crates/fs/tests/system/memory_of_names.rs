@@ -3,12 +3,12 @@
 //!
 //! Runs in a separate process for each bound, whose memory is the kernel's count.
 
-use crate::common::on_disk;
+use crate::common::{Paths as _, WalkFlags, on_disk};
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::Resident;
-use foliocache_vfs::{Inode, OpContext, OpenFile, OpenFlags, SlabArc, SuperBlock, WalkFlags};
+use foliocache_vfs::{Inode, OpContext, OpenFile, OpenFlags, SlabArc, SuperBlock};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;

@@ -1,12 +1,11 @@
 //! Names and inodes within the memory bound: they give way, and do not drive out the data.
 
+use crate::common::{Paths as _, WalkFlags};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex, Weak};
-use foliocache_vfs::{
-    FileSystem, InodeHolder, Named, OpContext, OpenFile, OpenFlags, SuperBlock, WalkFlags,
-};
+use foliocache_vfs::{FileSystem, InodeHolder, Named, OpContext, OpenFile, OpenFlags, SuperBlock};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::path::Path;

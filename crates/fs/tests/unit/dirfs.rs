@@ -867,7 +867,7 @@ fn files_that_are_open_are_opened_again_as_their_mode_is_then() {
             OsStr::new("f"),
         );
         let made = fs.create(&nobody, &fs.root(), name, 0o444, OpenFlags::READ_WRITE);
-        let made = made.expect("a new file is written whatever its mode says");
+        let made = made.expect("its maker may write to a new file of any mode");
         let open = |flags| fs.open(&nobody, made.inode(), flags).map(drop);
         assert_eq!(open(OpenFlags::READ), Ok(()));
         assert_eq!(open(OpenFlags::WRITE), Err(Errno::EACCES));

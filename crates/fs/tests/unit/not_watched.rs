@@ -2,10 +2,10 @@
 //!
 //! Each test runs itself once more, in new namespaces.
 
-use crate::common::{cache, dirfs, lacks, on_disk, read_all, root_namei};
+use crate::common::{Paths as _, WalkFlags, cache, dirfs, lacks, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpenFlags, OpenHow, SuperBlock, WalkFlags};
+use foliocache_vfs::{OpenFlags, OpenHow, SuperBlock};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;

@@ -48,7 +48,7 @@ impl Source {
         file
     }
 
-    /// As whoever is about to open it.
+    /// As a thread that is about to open it.
     fn find(&self, name: &str) -> SlabArc<Inode> {
         let found = self.fs.lookup(&self.fs.root(), OsStr::new(name));
         found.expect("lookup")

@@ -1,12 +1,14 @@
 //! Files that have not been opened yet: their attributes, their cost, and the first open.
 
-use crate::common::{cache, dirfs, on_disk, on_tmpfs, pattern, read_all, write_all};
+use crate::common::{
+    Paths as _, WalkFlags, cache, dirfs, on_disk, on_tmpfs, pattern, read_all, write_all,
+};
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{AddressSpace, Mm};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     Attr, Device, FileKind, FileSystem, Inode, OpContext, OpenFile, OpenFlags, SeekSparse, SetAttr,
-    SetTime, SlabArc, SuperBlock, WalkFlags,
+    SetTime, SlabArc, SuperBlock,
 };
 use std::ffi::OsStr;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Changes by others in a directory are seen soon, and unchanged names are not asked for.
 
-use crate::common::{cache, dirfs, on_disk, read_all, root_namei};
+use crate::common::{Paths as _, WalkFlags, cache, dirfs, on_disk, read_all, root_namei};
 use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_mm::{Iocb, IovIter, VmaAccess};
 use foliocache_sys::Errno;
@@ -8,7 +8,7 @@ use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::SetTime;
 use foliocache_vfs::{
     Attr, Credentials, DirEntryBuf, FallocateMode, FileSystem, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock, WalkFlags,
+    OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock,
 };
 use rustix::fs::IFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap};

@@ -7,9 +7,8 @@
 //! | [`DentryCache::lookup_rcu`] | what is there and is not being changed | reads; writes nothing that others write |
 //! | [`DentryCache::lookup`] | what is there, exactly | the same, and a reference |
 //!
-//! A miss under RCU means nothing more than that the caller has to ask in the other form. That one sees the
-//! count of renames (`rename_seq`): a name that was moved about while it was looked for may have been
-//! missed, and is looked for again.
+//! After a miss under RCU the caller has to use the other form. That one reads the count of renames (`rename_seq`). If a
+//! name moved while it was looked for, the look-up may have missed it, and starts again.
 //!
 //! # Invariants
 //!
@@ -19,8 +18,8 @@
 //!
 //! # Locking
 //!
-//! *Protects*: `rename` where dentries are: moves, and which dentry a directory has; `walks` keeps those who
-//! go through a whole subtree apart. *Order*: `walks`, `rename`, dentries, hash, limbo (a leaf). *May block*:
+//! *Protects*: `rename` where dentries are: moves, and which dentry a directory has; `walks` keeps threads apart that
+//! go through a whole subtree. *Order*: `walks`, `rename`, dentries, hash, limbo (a leaf). *May block*:
 //! look-ups never.
 //!
 //! # Memory ordering
@@ -181,7 +180,7 @@ impl<I: DentryInode> DentryCache<I> {
         }
     }
 
-    /// Frees what no reader has any more, without waiting; how many things still wait.
+    /// Frees everything without readers that was given up, without waiting. Returns how many objects still wait.
     ///
     /// Changes do this when there is a batch, and [`shrink`](Self::shrink) does it; call it where the inodes of
     /// removed names should go soon.

@@ -7,8 +7,8 @@
 //!                    │                              │
 //!                    ▼                              ▼
 //!                negative                       positive
-//!                    ▲     delete, nobody has it    │
-//!                    └──────────────────────────────┤ delete, somebody has it open
+//!                    ▲   delete, no other holder    │
+//!                    └──────────────────────────────┤ delete, with other holders
 //!                                                   ▼
 //!                                               unhashed: found no more, usable by its holders
 //! ```
@@ -83,7 +83,7 @@ impl<I: DentryInode> DentryCache<I> {
     }
 
     /// Puts the file system's answer for a name into the cache: the inode that it leads to, or that there is
-    /// none. Returns the dentry, which is the one that was there if it says the same.
+    /// none. Returns the dentry, which is the one that was there if it says the same, and the dentries that had to make way.
     ///
     /// # Errors
     ///
@@ -94,21 +94,6 @@ impl<I: DentryInode> DentryCache<I> {
     #[doc(alias = "d_add")]
     #[doc(alias = "d_splice_alias")]
     pub fn add(
-        &self,
-        parent: &DentryRef<I>,
-        name: &Name<'_>,
-        inode: Option<SlabArc<I>>,
-    ) -> Result<DentryRef<I>, Errno> {
-        let added = self.add_displacing(parent, name, inode);
-        added.map(|(dentry, _)| dentry)
-    }
-
-    /// As [`add`](Self::add). Returns the dentries that had to make way, too.
-    ///
-    /// # Errors
-    ///
-    /// As for [`add`](Self::add).
-    pub fn add_displacing(
         &self,
         parent: &DentryRef<I>,
         name: &Name<'_>,
@@ -205,7 +190,7 @@ impl<I: DentryInode> Inner<I> {
                 unhash(&mut guard);
             }
         }
-        // Before anybody can find it, and take it away again.
+        // Before another thread can find it, and take it away again.
         self.counts.dentries.inc();
         if dentry.is_negative() {
             self.counts.negative.inc();

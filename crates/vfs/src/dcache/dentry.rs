@@ -4,7 +4,7 @@
 //! # Model
 //!
 //! ```text
-//!  bytes    line 0: read by each look-up              line 1: by long names   line 2: by nobody else
+//!  bytes    line 0: read by each look-up              line 1: by long names   line 2: by no look-up
 //!  0   hash link      24  parent                      64  name, 48 bytes      128  lockref
 //!  8   and hash       32  inode, null: negative       112 beside the inode    136  children
 //!  16  seqcount       40  stamp                       120 name beyond 64      152  siblings
@@ -333,7 +333,7 @@ impl<I: DentryInode> AliasSlot<I> {
         self.dentry.load(Ordering::Acquire)
     }
 
-    /// Puts `next` in place of `current`; whether that was still there.
+    /// Puts `next` in place of `current`; returns whether that was still there.
     pub(super) fn replace(&self, current: *mut Dentry<I>, next: *mut Dentry<I>) -> bool {
         // Release pairs with the Acquire in `load`. Relaxed on failure: the caller looks again.
         self.dentry

@@ -71,15 +71,15 @@ impl<I: DentryInode> DentryCache<I> {
         self.inner.shrink(nr)
     }
 
-    /// Drops a reference and evicts the dentry if that was the last one, with the directories above that nobody
-    /// needs then; whether it did.
+    /// Drops a reference and evicts the dentry if that was the last one, with the directories above that are unused
+    /// then; returns whether it did.
     ///
     /// Context: as for [`shrink`](Self::shrink).
     pub fn evict(&self, dentry: DentryRef<I>) -> bool {
         put(dentry.into_raw(), true)
     }
 
-    /// Evicts everything that is unused; how many dentries that was.
+    /// Evicts everything that is unused; returns how many dentries that was.
     ///
     /// Context: as for [`shrink`](Self::shrink).
     #[doc(alias = "shrink_dcache_sb")]
@@ -95,7 +95,7 @@ impl<I: DentryInode> DentryCache<I> {
         }
     }
 
-    /// Evicts what is unused below a dentry; how many dentries that was.
+    /// Evicts all unused dentries below a dentry; returns how many that was.
     ///
     /// Context: as for [`shrink`](Self::shrink), and none of rank `DentryWalk` or inner.
     #[doc(alias = "shrink_dcache_parent")]
@@ -106,20 +106,13 @@ impl<I: DentryInode> DentryCache<I> {
     }
 
     /// Unhashes a dentry and everything below it, since the directory has changed outside. Unused ones go;
-    /// the others stay usable by its holders, and are found no more until they are added again.
-    ///
-    /// Context: as for [`prune`](Self::prune).
-    #[doc(alias = "d_invalidate")]
-    #[doc(alias = "d_drop")]
-    pub fn invalidate(&self, dentry: &DentryRef<I>) {
-        self.invalidate_telling(dentry, &|_, _, _| {});
-    }
-
-    /// As [`invalidate`](Self::invalidate). Tells of each name that led to an inode, before nobody finds it any more: in which
-    /// directory, and the inode.
+    /// the others stay usable by their holders, and are found no more until they are added again. Tells of each name that
+    /// led to an inode, before look-ups stop to find it: in which directory, and the inode.
     ///
     /// Context: as for [`prune`](Self::prune). `tell` is called with dentries locked: it takes leaf locks at most.
-    pub fn invalidate_telling(&self, dentry: &DentryRef<I>, tell: Tell<'_, I>) {
+    #[doc(alias = "d_invalidate")]
+    #[doc(alias = "d_drop")]
+    pub fn invalidate(&self, dentry: &DentryRef<I>, tell: Tell<'_, I>) {
         {
             let rcu = rcu::read_lock();
             let (parent, mut guard) = lock_with_parent(dentry, &rcu);
@@ -207,7 +200,7 @@ impl<I: DentryInode> Inner<I> {
         evicted
     }
 
-    /// Evicts all that is found unused, with the directories above that are unused then; how many of the former.
+    /// Evicts all dentries that it finds unused, and the directories above that are unused then. Returns how many it found.
     fn evict_round(&self) -> usize {
         let (buckets, mut evicted) = (self.hash.buckets(), 0);
         for first in (0..buckets).step_by(PIECE) {
@@ -223,8 +216,8 @@ impl<I: DentryInode> Inner<I> {
         evicted
     }
 
-    /// Goes through all below `top`, evicting what is unused, and unhashing the rest if somebody is told of it; how many it
-    /// evicted.
+    /// Goes through all dentries below `top` and evicts those that are unused. With `unhash_all` it tells of the others and
+    /// unhashes them. Returns how many it evicted.
     fn walk(&self, top: &DentryRef<I>, unhash_all: Option<Tell<'_, I>>) -> usize {
         let nr_children = top.lock().nr_children();
         if nr_children == 0 {

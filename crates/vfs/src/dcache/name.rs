@@ -72,8 +72,8 @@ pub(crate) fn tail_word(rest: &[u8]) -> u64 {
     }
 }
 
-/// Calls `each` with the words of a text in turn, as long as it says true; the last, of fewer bytes, is what
-/// `tail` makes of them. Whether it always did.
+/// Calls `each` with the words of a text in turn, as long as it returns true. The last word, of fewer bytes, comes from
+/// `tail`. Returns whether `each` always returned true.
 #[inline(always)]
 pub(crate) fn all_words(
     text: &[u8],
@@ -180,8 +180,8 @@ impl<'a> Name<'a> {
         mix(self.hash ^ parent)
     }
 
-    /// Calls `each` with the words of the name in turn, the last filled up with zeros, as long as it says
-    /// true. Whether it always did.
+    /// Calls `each` with the words of the name in turn, the last filled up with zeros, as long as it returns true. Returns
+    /// whether it always did.
     #[inline(always)]
     pub(super) fn all_words(&self, each: impl FnMut(usize, u64) -> bool) -> bool {
         all_words(self.bytes, |_| self.tail, each)
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_component_is_what_comes_before_a_slash() {
+    fn the_first_component_ends_before_the_first_slash() {
         let text: Vec<u8> = (1..=40).filter(|&byte| byte != b'/').collect();
         for len in 0..=24 {
             let name = &text[..len];

@@ -1,4 +1,4 @@
-//! [`DentryRef`], a counted pointer, and what becomes of a dentry when the last one goes.
+//! [`DentryRef`], a counted pointer, and the end of a dentry whose last one goes.
 //!
 //! # Model
 //!
@@ -151,7 +151,7 @@ impl<I: DentryInode> Dentry<I> {
     /// Context: in an RCU read section, or something else keeps the memory.
     #[track_caller]
     pub(super) fn get_not_dead(&self) -> Option<DentryRef<I>> {
-        // It waits for the lock if somebody holds it.
+        // It waits for the lock if another thread holds it.
         might_lock(Rank::Dentry);
         // SAFETY: the reference just taken.
         self.counted
@@ -177,7 +177,7 @@ pub(super) struct HeldRefs<I: DentryInode> {
 }
 
 impl<I: DentryInode> HeldRefs<I> {
-    /// Drops it. With `evict` directories that are unused now go too.
+    /// Drops them. With `evict`, directories that are unused now go too.
     pub(super) fn put(self, evict: bool) {
         if let Some(parent) = self.parent {
             put(parent.into_raw(), evict);
@@ -186,8 +186,8 @@ impl<I: DentryInode> HeldRefs<I> {
     }
 }
 
-/// Drops references upwards, for as long as each was the last one of what does not stay. Whether it was the
-/// end of the first.
+/// Drops a reference. If the dentry dies, drops its reference of the parent too, and so on upwards. Returns whether the
+/// first one died.
 pub(super) fn put<I: DentryInode>(dentry: NonNull<Dentry<I>>, evict: bool) -> bool {
     let mut died = false;
     let mut at = Some(dentry);
@@ -206,7 +206,7 @@ pub(super) fn put<I: DentryInode>(dentry: NonNull<Dentry<I>>, evict: bool) -> bo
     died
 }
 
-/// Drops a reference; what is left if that was the end of the dentry.
+/// Drops a reference. If the dentry dies, returns the references that it held.
 #[inline]
 fn put_one<I: DentryInode>(dentry: &Dentry<I>, evict: bool) -> Option<HeldRefs<I>> {
     // `DentryCache::close` waits for it; and the dentry may go once it is unlocked.
@@ -241,7 +241,7 @@ pub(super) fn lock_with_parent<'a, I: DentryInode>(
 }
 
 /// Tears a dentry down if it has no more than `own` references, which are the caller's (0 or 1). If it has
-/// more, the caller's is dropped; what is dead already is left alone.
+/// more, the caller's is dropped. A dentry that is dead already is left alone.
 ///
 /// Context: with no reference, in a read section.
 pub(super) fn kill<I: DentryInode>(dentry: &Dentry<I>, own: i32) -> Option<HeldRefs<I>> {
@@ -277,12 +277,12 @@ pub(super) fn tear_down<I: DentryInode>(
     forget_alias(dentry);
 }
 
-/// Puts a dead dentry into the limbo, and returns what it held.
+/// Puts a dead dentry into the limbo, and returns the references that it held.
 ///
 /// Context: after [`tear_down`], by the same caller.
 pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
     let left = HeldRefs {
-        // SAFETY: the dentry's own reference (invariant 3 of `Dentry`); nobody else drops it.
+        // SAFETY: the dentry's own reference (invariant 3 of `Dentry`), which is dropped here alone.
         parent: NonNull::new(dentry.parent_ptr()).map(|p| unsafe { DentryRef::from_raw(p) }),
         // SAFETY: a root's reference of the cache, as above.
         cache: dentry
@@ -308,7 +308,7 @@ pub(super) fn bury<I: DentryInode>(dentry: &Dentry<I>) -> HeldRefs<I> {
 impl<I: DentryInode> Inner<I> {
     /// Puts a dentry into the table.
     ///
-    /// Context: its lock, or nobody can find it, and its parent's lock; no write section is open. It is in no
+    /// Context: its parent's lock, and its own unless it cannot be found yet; no write section is open. It is in no
     /// table.
     pub(super) fn hash_in(&self, dentry: &Dentry<I>, hash: u64) {
         dentry.set_hashed(true);
@@ -319,7 +319,7 @@ impl<I: DentryInode> Inner<I> {
     }
 }
 
-/// Takes a dentry out of the hash, so that nobody finds it any more; whether it was there.
+/// Takes a dentry out of the hash, so that look-ups do not find it any more; returns whether it was there.
 ///
 /// Context: its parent's lock is held too. Unless it has references, it must be torn down at once.
 pub(super) fn unhash<I: DentryInode>(guard: &mut DentryGuard<'_, I>) -> bool {

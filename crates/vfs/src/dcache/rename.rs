@@ -28,7 +28,7 @@
 //! The caller holds both directories' locks exclusively, except in [`How::Splice`]. *Order*: the rename lock;
 //! then the two parents, one that is above the other first, and otherwise by address; then the dentry and the
 //! target. Others lock a parent and its child only, and no parent changes under a lock that is held, so
-//! that nobody waits in a circle. A look-up may wait for a dentry's seqcount under the lock of a stripe of
+//! that threads do not wait in a circle. A look-up may wait for a dentry's seqcount under the lock of a stripe of
 //! the hash, so no seqcount is odd while a stripe's lock is taken. *May block*: never for long.
 //!
 //! # Memory ordering

@@ -116,7 +116,7 @@ impl Setup {
 
     fn add(&self, parent: &Ref, name: &str, inode: Option<SlabArc<Node>>) -> Ref {
         let added = self.cache.add(parent, &Name::new(name.as_bytes()), inode);
-        added.expect("no loop")
+        added.expect("no loop").0
     }
 
     fn file(&self, parent: &Ref, name: &str, ino: u64) -> Ref {
@@ -261,13 +261,13 @@ fn positive_and_negative() {
     assert!(!x.is_negative());
     assert_eq!(t.find(&root, "x"), Some(2));
     assert_eq!(t.cache.stats().negative, 0);
-    // Nobody else has it: it becomes negative.
+    // It has no other holder: it becomes negative.
     t.cache.delete(&x);
     assert!(x.is_negative() && x.is_hashed());
     assert_eq!(t.find(&root, "x"), Some(0));
     t.cache.wait_for_limbo();
     assert_eq!(t.world.inodes.load(Ordering::Relaxed), 1);
-    // Somebody has it open: it keeps its inode and is found no more.
+    // It has another holder: it keeps its inode and is found no more.
     drop(x);
     let x = t.add(&root, "x", Some(t.inode(3, false)));
     let open = x.clone();
@@ -287,7 +287,7 @@ fn positive_and_negative() {
     t.cache.delete(&d);
     assert!(d.is_negative());
     assert_eq!(t.cache.stats().dentries, 2);
-    // What was found out elsewhere meanwhile counts.
+    // The answer that another thread entered meanwhile counts.
     let inode = t.inode(5, false);
     t.add(&root, "z", Some(inode.clone()));
     let z = t
@@ -317,7 +317,7 @@ fn renames() {
     assert_eq!(t.find(&root, "c"), Some(3));
     assert_eq!(t.find(&b, "x"), Some(4));
     assert_eq!(x.path(), b"/c/x");
-    // Onto what is there, which is somebody's.
+    // Onto a name that exists and has a holder.
     let y = t.file(&root, "y", 5);
     t.rename(&x, &root, "y", false);
     assert_eq!(t.find(&root, "y"), Some(4));
@@ -398,7 +398,7 @@ fn a_directory_has_one_dentry() {
     assert_eq!(add(&d, e.inode()), Some(Errno::ELOOP));
     assert_eq!(add(&d, root.inode()), Some(Errno::ELOOP));
     // Unhashed while in use, and found again.
-    t.cache.invalidate(&d);
+    t.cache.invalidate(&d, &|_, _, _| {});
     assert_eq!(t.find(&e, "moved"), None);
     assert!(t.add(&e, "moved", Some(inode.clone())).same(&d));
     assert_eq!(t.find(&e, "moved"), Some(2));
@@ -432,7 +432,7 @@ fn invalidated_things_are_found_no_more() {
         let dir = t.dir(&a, &format!("d{i}"), 200 + i);
         t.add(&dir, "missing", None);
     }
-    t.cache.invalidate(&a);
+    t.cache.invalidate(&a, &|_, _, _| {});
     assert_eq!(t.find(&root, "a"), None);
     assert_eq!(t.find(&a, "b"), None);
     assert_eq!(t.find(&b, "x"), None);
@@ -496,7 +496,7 @@ fn readers_notice_changes() {
         t.cache.delete(&x);
         assert!(dentry.read_retry(seq));
         assert!(dentry.try_get(seq, &rcu).is_none());
-        // What we have is valid to the end of the section.
+        // The borrowed dentries are valid to the end of the section.
         assert_eq!(inode.ino, 2);
         assert!(t.cache.reap() > 0);
         let (dentry, _) = look("x").expect("it is negative");
@@ -506,7 +506,7 @@ fn readers_notice_changes() {
         assert!(dentry.read_retry(seq));
         assert!(look("y").is_none());
         let seq = dentry.read_begin();
-        t.cache.invalidate(&y);
+        t.cache.invalidate(&y, &|_, _, _| {});
         assert!(dentry.read_retry(seq));
         assert!(dentry.inode().is_some());
         drop(y);
@@ -535,8 +535,9 @@ fn deep_trees() {
     assert_eq!(deepest.path().len() as u64, 2 * DEPTH);
     // Each holds the one above: nothing can go.
     assert_eq!(t.cache.shrink(10), 0);
-    t.cache
-        .invalidate(&t.cache.lookup(&root, &Name::new(b"d")).expect("there"));
+    let d = t.cache.lookup(&root, &Name::new(b"d")).expect("there");
+    t.cache.invalidate(&d, &|_, _, _| {});
+    drop(d);
     assert_eq!(t.cache.stats().dentries, DEPTH + 1);
     drop(deepest);
     assert_eq!(t.cache.stats().dentries, 1);
@@ -608,7 +609,7 @@ fn a_refused_name_costs_a_bounded_number_of_steps() {
         // Nothing was found all the way round, so hardly any more work is spent.
         let late: u64 = steps[500..].iter().sum();
         assert!(late <= 4 * 500, "{names} names: {late} pages for 500");
-        // What is let go of is found, and makes room.
+        // A dentry without references is found, and makes room.
         let limit = t.world.used.load(Ordering::Relaxed);
         t.world.limit.store(limit, Ordering::Relaxed);
         held.truncate(held.len() / 2);

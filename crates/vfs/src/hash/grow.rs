@@ -151,7 +151,7 @@ impl<T: HashNode> RcuHash<T> {
         let table = unsafe { Box::from_raw(old) };
         let cookie = rcu::start_poll();
         *self.retired.lock() = Some(Retired { table, cookie });
-        // Relaxed: until then no thread starts to grow, whatever else it sees.
+        // Relaxed: until a thread sees this, it does not start to grow.
         self.attention.fetch_and(!MOVING, Ordering::Relaxed);
     }
 

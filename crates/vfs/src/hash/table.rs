@@ -68,7 +68,7 @@ pub unsafe trait HashNode: Sized {
     #[inline(always)]
     fn store_hint(&self, _hint: &Self::Hint) {}
 
-    /// Asks the processor for that, whatever the node may be by now.
+    /// Asks the processor for that line. The node may be gone by now.
     #[inline(always)]
     fn prefetch(_hint: &Self::Hint) {}
 }
@@ -231,7 +231,7 @@ impl<T: HashNode> Table<T> {
         unsafe { node.as_ref() }.store_hint(&head.hint);
     }
 
-    /// Takes a node out of a chain; whether it was there.
+    /// Takes a node out of a chain; returns whether it was there.
     ///
     /// Context: the stripe's lock.
     pub(super) fn unlink(&self, bucket: usize, node: &T) -> bool {

@@ -52,8 +52,8 @@ impl<T: CachedInode> InodeCache<T> {
         evicted
     }
 
-    /// Drops a reference, and evicts the inode if that was the last one but the cache's, whether it was found lately or
-    /// not, and `judge` gives it free; whether it did.
+    /// Drops a reference, and evicts the inode if that was the last one but the cache's and `judge` allows it, even if the
+    /// inode was found lately. Returns whether it did.
     ///
     /// Context: as for [`shrink`](Self::shrink).
     pub fn evict(&self, inode: SlabArc<T>, mut judge: impl FnMut(&T) -> bool) -> bool {
@@ -108,7 +108,7 @@ impl<T: CachedInode> InodeCache<T> {
         }
         let removed = bucket.remove(inode);
         debug_assert!(removed, "neither gone nor in the hash");
-        self.note_gone(inode);
+        Self::note_gone(inode);
         drop(bucket);
         // SAFETY: frozen above; the cache's was in the hash, and the caller forgets its own.
         self.limbo.retire(unsafe { SlabArc::retire_frozen(inode) });

@@ -87,7 +87,7 @@ impl Setup {
         iget
     }
 
-    /// The inode, filled by whoever makes it.
+    /// The inode, filled by the thread that makes it.
     fn get(&self, ino: u64) -> SlabArc<Inode> {
         Self::fill(self.iget(ino))
     }

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! | count | of those who | the one that takes it to zero |
+//! | count | counts references that | the reference that takes it to zero |
 //! |---|---|---|
 //! | `strong` | use the object: [`SlabArc`] | gives up one of `retired`, which all of them had together |
 //! | `retired` | keep it whole for its RCU readers: [`SlabRetired`] | drops it, and gives up one of `weak`, likewise |
@@ -125,8 +125,8 @@ impl<T> SharedSlab<T> {
         self.0.reserve().map(|slot| SlabArc::make(slot, make()))
     }
 
-    /// As [`SharedSlab::try_alloc`], for an object that is needed whatever the bound says. While the bound is short
-    /// it waits a moment for others, who were asked to give up memory: otherwise a kernel that walks a mount gets
+    /// As [`SharedSlab::try_alloc`], for an object that is needed even if the bound has no room. While the bound is short,
+    /// this waits a moment for others that were asked to give up memory. Otherwise a kernel that walks a mount gets
     /// ahead of its own forgets, and thousands of inodes are not charged.
     pub fn alloc(&self, value: T) -> SlabArc<T> {
         let mut slot = self.0.reserve();

@@ -70,7 +70,7 @@ impl Question<'_> {
         self.alone = self.entered.fetch_add(1, Ordering::AcqRel) == self.before;
     }
 
-    /// It was put in place. Whether no other one was entered since the question began.
+    /// It was put in place. Returns whether no other one was entered since the question began.
     pub(super) fn is_last(&self) -> bool {
         // Relaxed: after the lock that the module's header names.
         let entered = self.entered.load(Ordering::Relaxed);

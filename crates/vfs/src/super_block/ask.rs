@@ -30,13 +30,23 @@ impl SuperBlock {
         access: Access,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
-        match credentials {
-            Some(credentials) => {
-                self.renew(inode)?;
-                credentials.check(inode, access)
-            }
-            None => Ok(()),
-        }
+        self.permit(inode, credentials, |credentials| {
+            credentials.check(inode, access)
+        })
+    }
+
+    /// Runs a check of the credentials, if there are any, on attributes that are believed.
+    pub(super) fn permit(
+        &self,
+        inode: &SlabArc<Inode>,
+        credentials: Option<&Credentials>,
+        check: impl FnOnce(&Credentials) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let Some(credentials) = credentials else {
+            return Ok(());
+        };
+        self.renew(inode)?;
+        check(credentials)
     }
 
     /// Asks for the attributes that a permission check looks at, unless they are believed.
@@ -118,20 +128,11 @@ impl SuperBlock {
         Ok(attr)
     }
 
-    /// Asks the file system for a name in a directory and enters the answer, which may be that it does not exist.
+    /// Asks the file system for a name in a directory and enters the answer, which may be that it does not exist. Also
+    /// returns whether the attributes in memory are those of that answer.
     ///
     /// Context: the directory's names locked, shared at least.
     pub(super) fn ask(
-        &self,
-        dir: &DentryRef<Inode>,
-        inode: &SlabArc<Inode>,
-        name: &Name<'_>,
-    ) -> Result<DentryRef<Inode>, Errno> {
-        self.ask_all(dir, inode, name).map(|(dentry, _)| dentry)
-    }
-
-    /// As [`SuperBlock::ask`], and whether the attributes in memory are those of that answer.
-    pub(super) fn ask_all(
         &self,
         dir: &DentryRef<Inode>,
         inode: &SlabArc<Inode>,
@@ -157,17 +158,15 @@ impl SuperBlock {
         let present = found.is_some();
         question.enter();
         // Something in the store leads back to a directory above: a bind mount, say.
-        let (dentry, displaced) = self.caches.dcache.add_displacing(dir, name, found)?;
+        let (dentry, displaced) = self.caches.dcache.add(dir, name, found)?;
         let last = question.is_last();
         match watched {
             // A report may have come before there was a dentry to doubt.
             true => {
-                let mut in_time = false;
-                inode.attributes().unless_doubted(doubts, || {
+                let in_time = inode.attributes().unless_doubted(doubts, || {
                     if last {
                         dentry.believe(epoch::end(asked));
                     }
-                    in_time = true;
                 });
                 if !in_time {
                     self.caches.doubt_found(&dentry);

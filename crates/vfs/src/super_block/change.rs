@@ -38,52 +38,42 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
         make: impl FnOnce(&SlabArc<Inode>) -> Result<SlabArc<Inode>, Errno>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        let made = self.try_make(dir, name, credentials, make);
-        self.forget_stale(&made, [dir]);
-        made
-    }
-
-    fn try_make(
-        &self,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        credentials: Option<&Credentials>,
-        make: impl FnOnce(&SlabArc<Inode>) -> Result<SlabArc<Inode>, Errno>,
-    ) -> Result<DentryRef<Inode>, Errno> {
-        let inode = Self::directory(dir)?;
-        let _names = inode.names().write();
-        if let Some(credentials) = credentials
-            && let Err(error) = self
-                .renew(&inode)
-                .and_then(|()| credentials.check_create(&inode))
-        {
-            // An existing name is the first error.
-            return match self.caches.fs.lookup(&inode, name) {
-                Ok(_) => {
-                    self.forget_absent(dir, &Name::new(name.as_bytes()));
-                    Err(Errno::EEXIST)
-                }
-                Err(_) => Err(error),
-            };
-        }
-        let (asked, doubts) = (self.now(), inode.attributes().doubts());
-        let until = self.belief.until_ours(&inode, asked, true);
-        let made = make(&inode);
-        inode.attributes().doubt();
-        if made.is_ok() {
-            self.tell_of_name(&inode, name);
-        }
-        let name = Name::new(name.as_bytes());
-        if let Err(Errno::EEXIST) = made {
-            self.forget_absent(dir, &name);
-        }
-        let added = self.caches.dcache.add_displacing(dir, &name, Some(made?));
-        let (dentry, displaced) = added?;
-        Self::believe_ours(&dentry, &inode, doubts, until);
-        let doubts = doubts.wrapping_add(1);
-        self.caches
-            .expect_displaced(&inode, name.bytes(), doubts, &displaced);
-        Ok(dentry)
+        Self::forgetting_stale(&[dir], || {
+            let inode = Self::directory(dir)?;
+            let _names = inode.names().write();
+            if let Some(credentials) = credentials
+                && let Err(error) = self
+                    .renew(&inode)
+                    .and_then(|()| credentials.check_create(&inode))
+            {
+                // An existing name is the first error.
+                return match self.caches.fs.lookup(&inode, name) {
+                    Ok(_) => {
+                        self.forget_absent(dir, &Name::new(name.as_bytes()));
+                        Err(Errno::EEXIST)
+                    }
+                    Err(_) => Err(error),
+                };
+            }
+            let (asked, doubts) = (self.now(), inode.attributes().doubts());
+            let until = self.belief.until_ours(&inode, asked, true);
+            let made = make(&inode);
+            inode.attributes().doubt();
+            if made.is_ok() {
+                self.tell_of_name(&inode, name);
+            }
+            let name = Name::new(name.as_bytes());
+            if let Err(Errno::EEXIST) = made {
+                self.forget_absent(dir, &name);
+            }
+            let added = self.caches.dcache.add(dir, &name, Some(made?));
+            let (dentry, displaced) = added?;
+            Self::believe_ours(&dentry, &inode, doubts, until);
+            let doubts = doubts.wrapping_add(1);
+            self.caches
+                .expect_displaced(&inode, name.bytes(), doubts, &displaced);
+            Ok(dentry)
+        })
     }
 
     /// A name was made from outside. Context: the names of `dir` locked.
@@ -218,49 +208,39 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
         remove: impl FnOnce(&SlabArc<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let removed = self.try_remove(dir, name, credentials, remove);
-        self.forget_stale(&removed, [dir]);
-        removed
-    }
-
-    fn try_remove(
-        &self,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        credentials: Option<&Credentials>,
-        remove: impl FnOnce(&SlabArc<Inode>) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let inode = Self::directory(dir)?;
-        let names = inode.names().write();
-        self.check_delete(&inode, name, credentials)?;
-        let (asked, doubts) = (self.now(), inode.attributes().doubts());
-        let until = self.belief.until_ours(&inode, asked, false);
-        let removed = remove(&inode);
-        inode.attributes().doubt();
-        if removed.is_ok() {
-            self.tell_of_name(&inode, name);
-        }
-        let mut gone = None;
-        if let Some(dentry) = self.caches.dcache.lookup(dir, &Name::new(name.as_bytes())) {
-            match removed {
-                Ok(()) => {
-                    gone = dentry.inode();
-                    // Another file may have been removed.
-                    if let Some(gone) = &gone {
-                        self.caches.expect(&inode, name.as_bytes(), gone);
-                    }
-                    dentry.believe(0);
-                    self.caches.dcache.delete(&dentry);
-                    Self::believe_ours(&dentry, &inode, doubts, until);
-                }
-                // The name was changed from outside.
-                Err(Errno::ENOENT | Errno::ESTALE) => self.caches.invalidate(&dentry),
-                Err(_) => {}
+        Self::forgetting_stale(&[dir], || {
+            let inode = Self::directory(dir)?;
+            let names = inode.names().write();
+            self.check_delete(&inode, name, credentials)?;
+            let (asked, doubts) = (self.now(), inode.attributes().doubts());
+            let until = self.belief.until_ours(&inode, asked, false);
+            let removed = remove(&inode);
+            inode.attributes().doubt();
+            if removed.is_ok() {
+                self.tell_of_name(&inode, name);
             }
-        }
-        drop(names);
-        self.put(gone);
-        removed
+            let mut gone = None;
+            if let Some(dentry) = self.caches.dcache.lookup(dir, &Name::new(name.as_bytes())) {
+                match removed {
+                    Ok(()) => {
+                        gone = dentry.inode();
+                        // Another file may have been removed.
+                        if let Some(gone) = &gone {
+                            self.caches.expect(&inode, name.as_bytes(), gone);
+                        }
+                        dentry.believe(0);
+                        self.caches.dcache.delete(&dentry);
+                        Self::believe_ours(&dentry, &inode, doubts, until);
+                    }
+                    // The name was changed from outside.
+                    Err(Errno::ENOENT | Errno::ESTALE) => self.caches.invalidate(&dentry),
+                    Err(_) => {}
+                }
+            }
+            drop(names);
+            self.put(gone);
+            removed
+        })
     }
 
     /// Whether `credentials` may take `name` away from a directory. Context: its names locked.
@@ -366,18 +346,15 @@ impl SuperBlock {
     ) -> Result<(), Errno> {
         let mut written = Written::default();
         let (old, new) = ((from_dir, from), (to_dir, to));
-        let renamed = loop {
-            match self.try_rename(old, new, mode, credentials, &mut written) {
-                Ok(files) if files.is_empty() => break Ok(()),
-                Ok(files) => match written.write(files) {
-                    Ok(()) => {}
-                    Err(error) => break Err(error),
-                },
-                Err(error) => break Err(error),
+        Self::forgetting_stale(&[from_dir, to_dir], || {
+            loop {
+                let files = self.try_rename(old, new, mode, credentials, &mut written)?;
+                if files.is_empty() {
+                    return Ok(());
+                }
+                written.write(files)?;
             }
-        };
-        self.forget_stale(&renamed, [from_dir, to_dir]);
-        renamed
+        })
     }
 
     /// Moves a name, or returns the files that are to be written first, see [`written`].
@@ -434,12 +411,8 @@ impl SuperBlock {
                 self.tell_of_name(&from_inode, from);
                 self.tell_of_name(&to_inode, to);
                 // Two names of one file stay as they are, as does a name that is moved to itself.
-                let same = target.as_ref().is_some_and(|target| {
-                    let (target, moved) = (target.inode(), moved.inode());
-                    target
-                        .zip(moved)
-                        .is_some_and(|(a, b)| SlabArc::ptr_eq(&a, &b))
-                });
+                let both = replaced.as_ref().zip(moved.inode());
+                let same = both.is_some_and(|(old, new)| SlabArc::ptr_eq(old, &new));
                 // Another file may have been replaced.
                 if let Some(replaced) = &replaced {
                     self.caches.expect(&to_inode, to.as_bytes(), replaced);
@@ -490,7 +463,7 @@ impl SuperBlock {
         let now = self.now();
         let found = match self.caches.dcache.lookup(dir, name) {
             Some(found) if !found.is_negative() && now < found.believed_until() => found,
-            _ => self.ask(dir, inode, name)?,
+            _ => self.ask(dir, inode, name)?.0,
         };
         match found.is_negative() {
             true => Err(Errno::ENOENT),

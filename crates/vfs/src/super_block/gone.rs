@@ -47,7 +47,7 @@ impl Caches {
     /// Context: as for [`DentryCache::prune`](crate::dcache::DentryCache::prune).
     pub(super) fn invalidate(&self, dentry: &DentryRef<Inode>) {
         let expect = |dir: &Inode, name: &[u8], inode| self.expect(dir, name, &inode);
-        self.dcache.invalidate_telling(dentry, &expect);
+        self.dcache.invalidate(dentry, &expect);
     }
 
     /// A name that led to `inode` leads elsewhere, or soon will: if its loss is reported, the inode may be gone
@@ -88,11 +88,8 @@ impl Caches {
                 // Its children would keep it.
                 self.invalidate(dentry);
             }
-            let mut in_time = false;
-            dir.attributes().unless_doubted(doubts, || {
-                self.expect(dir, name, &inode);
-                in_time = true;
-            });
+            let expect = || self.expect(dir, name, &inode);
+            let in_time = dir.attributes().unless_doubted(doubts, expect);
             if !in_time && self.fs.belief().told_since().is_some() {
                 let inode = SlabArc::downgrade(&inode);
                 self.removed.push([Waiting::Nameless(inode)]);

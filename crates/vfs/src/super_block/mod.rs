@@ -47,8 +47,8 @@ use self::answers::Answers;
 use self::caches::Caches;
 pub use self::observers::Observer;
 use self::observers::Observers;
-use self::rcu_walk::{RcuAt, RcuMode};
-use self::reference_walk::ReferenceMode;
+pub(crate) use self::rcu_walk::{RcuAt, RcuMode};
+pub(crate) use self::reference_walk::ReferenceMode;
 use self::removed::{LOOK, Removed};
 pub use self::shrink::InodeHolder;
 use self::shrink::Shrinkable;
@@ -61,11 +61,10 @@ use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
 use crate::slab::SlabArc;
-use crate::types::{Attr, Attributes, FileKind, OpContext, SetAttr};
-use crate::walk::{Stop, WalkError, WalkFlags, Walked, walk};
+use crate::types::{Attr, FileKind, OpContext, SetAttr};
+use crate::walk::{Stop, WalkError};
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
@@ -89,7 +88,7 @@ pub struct SuperBlock {
     shrinkable: Arc<Shrinkable>,
     /// `None` if no thread could be started: then only callers free discarded objects.
     reaper: Option<Reaper>,
-    /// Held by whoever moves a name from one directory to another.
+    /// Held by a thread that moves a name from one directory to another.
     rename: RankedMutex<()>,
     belief: Arc<Belief>,
 }
@@ -255,85 +254,6 @@ impl SuperBlock {
         self.belief.now()
     }
 
-    /// The attributes of the file at `path`, from `start`.
-    ///
-    /// Where all of it is cached no lock is taken, no reference, and nothing is written that others
-    /// write; else it may block on I/O.
-    ///
-    /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, those of the file system.
-    #[inline]
-    pub fn stat(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-    ) -> Result<Attr, WalkError> {
-        // Filled in where it is returned: to copy it from another place takes a fifth of a cached call.
-        let mut result = Ok(Attributes::default().of(0, FileKind::Unknown));
-        if let Ok(attr) = &mut result
-            && let Err(error) = self.stat_to(start, path, flags, credentials, attr)
-        {
-            result = Err(error);
-        }
-        result
-    }
-
-    fn stat_to(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-        attr: &mut Attr,
-    ) -> Result<(), WalkError> {
-        let now = self.now();
-        match self.stat_rcu(start, path, flags, credentials, now, attr) {
-            Err(Stop::Bail) => {
-                *attr = self.stat_slow_path(start, path, flags, credentials)?;
-                Ok(())
-            }
-            Err(Stop::Error(error)) => Err(error),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn stat_rcu(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-        now: u64,
-        attr: &mut Attr,
-    ) -> Result<(), Stop> {
-        let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self, credentials, now, &rcu);
-        let end = mode.walk(start, path.as_bytes(), flags)?;
-        let known = end.inode.cached_attr(now, attr);
-        match known && !end.has_changed() {
-            true => Ok(()),
-            false => Err(Stop::Bail),
-        }
-    }
-
-    #[cold]
-    fn stat_slow_path(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-    ) -> Result<Attr, WalkError> {
-        self.unless_stale(|| {
-            let walked = self.walk_with_references(start, path, flags, credentials, false)?;
-            let attr = self.getattr(&walked.at);
-            Ok((walked.at.dentry, attr))
-        })
-    }
-
     /// Runs `act` on the result of a look-up, again if it has gone from the store since.
     pub(crate) fn unless_stale<R>(
         &self,
@@ -350,115 +270,17 @@ impl SuperBlock {
         Err(Errno::ESTALE.into())
     }
 
-    /// If an operation on `dentries` failed because one of them is gone from the store, their names are asked for
-    /// again. They keep their places, since not all of them need be gone.
-    pub(crate) fn forget_stale<'a, R>(
-        &self,
-        done: &Result<R, Errno>,
-        dentries: impl IntoIterator<Item = &'a DentryRef<Inode>>,
-    ) {
+    /// Runs an operation on `dentries`. If it fails because one of them is gone from the store, their names are asked
+    /// for again. They keep their places, since not all of them need be gone.
+    pub(crate) fn forgetting_stale<R>(
+        dentries: &[&DentryRef<Inode>],
+        act: impl FnOnce() -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let done = act();
         if matches!(done, Err(Errno::ESTALE)) {
-            (dentries.into_iter()).for_each(|dentry| dentry.believe(0));
+            dentries.iter().for_each(|dentry| dentry.believe(0));
         }
-    }
-
-    /// The file at `path`, from `start`.
-    ///
-    /// # Errors
-    /// As [`SuperBlock::stat`].
-    pub fn lookup(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-    ) -> Result<DentryRef<Inode>, WalkError> {
-        match self.lookup_rcu(start, path, flags, credentials) {
-            Err(Stop::Bail) => {}
-            Err(Stop::Error(error)) => return Err(error),
-            Ok(dentry) => return Ok(dentry),
-        }
-        let end = self.walk_with_references(start, path, flags, credentials, false)?;
-        Ok(end.at.dentry)
-    }
-
-    pub(crate) fn lookup_rcu(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-    ) -> Result<DentryRef<Inode>, Stop> {
-        self.walk_rcu(start, path, flags, credentials, |end, rcu| {
-            end.dentry.try_get(end.seq(), rcu)
-        })
-    }
-
-    /// As [`SuperBlock::lookup_rcu`], for the inode alone: the dentry's count does not change.
-    pub(crate) fn inode_rcu(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-    ) -> Result<SlabArc<Inode>, Stop> {
-        self.walk_rcu(start, path, flags, credentials, |end, rcu| {
-            end.dentry.try_inode(end.seq(), rcu)
-        })
-    }
-
-    /// Runs `get`, which takes a reference, at the end of a walk under RCU.
-    #[inline(always)]
-    fn walk_rcu<R>(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-        get: impl FnOnce(&RcuAt<'_>, &RcuReadGuard) -> Option<R>,
-    ) -> Result<R, Stop> {
-        let now = self.now();
-        let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self, credentials, now, &rcu);
-        let end = mode.walk(start, path.as_bytes(), flags)?;
-        end.inode.prefetch();
-        get(&end, &rcu).ok_or(Stop::Bail)
-    }
-
-    /// Whether this thread remembers the directory of `path`: for tests, which could not see it otherwise.
-    #[doc(hidden)]
-    pub fn remembers(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        credentials: Option<&Credentials>,
-    ) -> bool {
-        let now = self.now();
-        let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self, credentials, now, &rcu);
-        mode.remembers(start, path.as_bytes())
-    }
-
-    pub(crate) fn walk_with_references(
-        &self,
-        start: &DentryRef<Inode>,
-        path: &OsStr,
-        flags: WalkFlags,
-        credentials: Option<&Credentials>,
-        keep: bool,
-    ) -> Result<Walked<Named>, WalkError> {
-        // Each time the directory is forgotten that was not where it was, which may be due to the one above it.
-        let depth = path.as_bytes().split(|&byte| byte == b'/').count() as u32;
-        for _ in 0..MAX_STALE + depth {
-            let mut mode = ReferenceMode::new(self, credentials, self.now());
-            let start = Named::new(start.clone())?;
-            match walk(&mut mode, start, path.as_bytes(), flags, keep) {
-                Ok(walked) => return Ok(walked),
-                Err(Stop::Error(error)) => return Err(error),
-                Err(Stop::Bail) => {}
-            }
-        }
-        Err(Errno::ESTALE.into())
+        done
     }
 
     /// The file with `name` in `dir`. Always asks the file system: for a front door whose caller revalidates its
@@ -486,7 +308,7 @@ impl SuperBlock {
             b".." => (dir.parent().unwrap_or_else(|| dir.clone()), false),
             bytes => {
                 let _names = inode.names().read();
-                self.ask_all(dir, &inode, &Name::new(bytes))?
+                self.ask(dir, &inode, &Name::new(bytes))?
             }
         };
         Ok((Named::new(found)?, told))
@@ -519,14 +341,24 @@ impl SuperBlock {
         if let Some(dentry) = cached() {
             return Ok(Named::new(dentry)?);
         }
-        match self.ask(&dir.dentry, &dir.inode, name) {
-            Ok(dentry) => Ok(Named::new(dentry)?),
-            // The directory itself is not where it was: it is looked up anew.
+        let asked = self.ask(&dir.dentry, &dir.inode, name);
+        let (dentry, _) = self.or_walk_again(&dir.dentry, asked)?;
+        Ok(Named::new(dentry)?)
+    }
+
+    /// The result of an operation on a file that a walk came to. If the file is gone from the store, its dentry goes, and the
+    /// walk begins again.
+    pub(crate) fn or_walk_again<R>(
+        &self,
+        dentry: &DentryRef<Inode>,
+        done: Result<R, Errno>,
+    ) -> Result<R, Stop> {
+        match done {
             Err(Errno::ESTALE) => {
-                self.caches.invalidate(&dir.dentry);
+                self.caches.invalidate(dentry);
                 Err(Stop::Bail)
             }
-            Err(error) => Err(error.into()),
+            done => Ok(done?),
         }
     }
 

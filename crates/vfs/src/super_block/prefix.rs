@@ -141,24 +141,19 @@ fn find<'g, 'p>(
     Some((mode.at(dentry)?, last))
 }
 
-/// Whether the way to the last name of `path` is remembered and holds.
-fn remembers(mode: &RcuMode<'_>, start: &Dentry<Inode>, path: &[u8]) -> bool {
-    let Some((prefix, _)) = split(path) else {
-        return false;
-    };
-    let hash = hash_of(mode, start, prefix);
-    PREFIXES.with(|slots| {
-        let slots = slots.borrow();
-        let slot = slots.as_ref().map(|slots| &slots[hash as usize % SLOTS]);
-        let entry = slot.and_then(|slot| slot.entry.as_ref());
-        entry.is_some_and(|entry| entry.is(mode, start, hash, prefix))
-    })
-}
-
 impl<'g> RcuMode<'g> {
-    /// Whether the way to the last name of `path` is remembered.
+    /// Whether the way to the last name of `path` is remembered and holds.
     pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
-        remembers(self, start, path)
+        let Some((prefix, _)) = split(path) else {
+            return false;
+        };
+        let hash = hash_of(self, start, prefix);
+        PREFIXES.with(|slots| {
+            let slots = slots.borrow();
+            let slot = slots.as_ref().map(|slots| &slots[hash as usize % SLOTS]);
+            let entry = slot.and_then(|slot| slot.entry.as_ref());
+            entry.is_some_and(|entry| entry.is(self, start, hash, prefix))
+        })
     }
 
     /// The end of `path`.
@@ -212,13 +207,6 @@ impl<'g> RcuMode<'g> {
 }
 
 impl Entry {
-    /// Whether the directories of its file system are all where they were, and that is the one of this walk.
-    #[inline(always)]
-    fn holds_places(&self, mode: &RcuMode<'_>) -> bool {
-        let (places, number) = &self.places;
-        Arc::ptr_eq(places, mode.sb.dcache().places()) && places.is(*number)
-    }
-
     /// Whether this is the entry of a prefix, and still true.
     #[inline(always)]
     fn is(
@@ -233,8 +221,11 @@ impl Entry {
             (None, None) => true,
             _ => false,
         };
+        let (places, number) = &self.places;
         self.hash == hash
-            && self.holds_places(mode)
+            // The directories are where they were, in the file system of this walk.
+            && Arc::ptr_eq(places, mode.sb.dcache().places())
+            && places.is(*number)
             && mode.sb.permissions().is(self.permissions)
             && mode.now < self.until
             && ptr::eq(self.start, start)

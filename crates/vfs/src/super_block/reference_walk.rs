@@ -45,14 +45,8 @@ impl Mode for ReferenceMode<'_> {
     }
 
     fn may_search(&mut self, dir: &Named) -> Result<(), Stop> {
-        match self.sb.check(&dir.inode, Access::EXECUTE, self.credentials) {
-            // It is not where it was: it is looked up anew.
-            Err(Errno::ESTALE) => {
-                self.sb.dcache().invalidate(&dir.dentry);
-                Err(Stop::Bail)
-            }
-            checked => Ok(checked?),
-        }
+        let checked = (self.sb).check(&dir.inode, Access::EXECUTE, self.credentials);
+        self.sb.or_walk_again(&dir.dentry, checked)
     }
 
     fn child(&mut self, dir: &Named, name: &Name<'_>) -> Result<Named, Stop> {
@@ -80,14 +74,9 @@ impl Mode for ReferenceMode<'_> {
     }
 
     fn target(&mut self, link: &Named) -> Result<Vec<u8>, Stop> {
-        match self.sb.fs().readlink(&link.inode) {
-            // As above.
-            Err(Errno::ESTALE) => {
-                self.sb.dcache().invalidate(&link.dentry);
-                Err(Stop::Bail)
-            }
-            target => Ok(target?.into_vec()),
-        }
+        let target = self.sb.fs().readlink(&link.inode);
+        let target = self.sb.or_walk_again(&link.dentry, target)?;
+        Ok(target.into_vec())
     }
 
     fn down(&mut self, dir: Named) {

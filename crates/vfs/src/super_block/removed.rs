@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_expected_are_bounded_whatever_their_names() {
+    fn expected_files_are_bounded_for_one_name_and_for_many() {
         let mut expected = Expectations::default();
         for file in 0..2 * MOST {
             expected.add(|| (1, b"one".to_vec()), file, file as u64);

@@ -75,8 +75,8 @@ impl Shrinkable {
         caches.map_or_else(R::default, |caches| with(caches))
     }
 
-    /// Frees entries that were given up and that no reader can see; how many still wait. Looks for removals by others if
-    /// that was not done for [`LOOK`].
+    /// Frees entries that were given up and that no reader can see; returns how many still wait. Looks for removals by
+    /// others if that was not done for [`LOOK`].
     pub(super) fn reap(&self) -> usize {
         self.with(|caches| {
             caches.fs.belief().read_if_older(LOOK);

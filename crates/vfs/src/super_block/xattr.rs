@@ -22,7 +22,7 @@ impl SuperBlock {
         name: &OsStr,
         credentials: Option<&Credentials>,
     ) -> Result<Vec<u8>, Errno> {
-        self.check_xattr(inode, name, false, credentials)?;
+        self.permit(inode, credentials, |by| by.check_xattr(inode, name, false))?;
         self.fs().getxattr(inode, name)
     }
 
@@ -36,7 +36,7 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
         let attributes = inode.names().write();
-        self.check_xattr(inode, name, true, credentials)?;
+        self.permit(inode, credentials, |by| by.check_xattr(inode, name, true))?;
         let done = self.fs().setxattr(inode, name, value, mode);
         drop(attributes);
         self.tell_of_writer(inode);
@@ -51,26 +51,10 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
         let attributes = inode.names().write();
-        self.check_xattr(inode, name, true, credentials)?;
+        self.permit(inode, credentials, |by| by.check_xattr(inode, name, true))?;
         let done = self.fs().removexattr(inode, name);
         drop(attributes);
         self.tell_of_writer(inode);
         done
-    }
-
-    fn check_xattr(
-        &self,
-        inode: &SlabArc<Inode>,
-        name: &OsStr,
-        write: bool,
-        credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
-        match credentials {
-            Some(credentials) => {
-                self.renew(inode)?;
-                credentials.check_xattr(inode, name, write)
-            }
-            None => Ok(()),
-        }
     }
 }

@@ -11,7 +11,7 @@ use foliocache_vfs::dcache::{AliasSlot, DentryCache, DentryInode, DentryRef, Nam
 struct Node {
     dir: bool,
     alias: AliasSlot<Node>,
-    /// Read by whoever looks at the inode, written by its destructor: loom sees if the two may meet.
+    /// Read by a thread that looks at the inode, written by its destructor: loom sees if the two may meet.
     ino: UnsafeCell<u64>,
 }
 
@@ -71,7 +71,7 @@ impl Setup {
         let added = self
             .cache
             .add(dir, &Name::new(name.as_bytes()), Some(inode));
-        added.expect("no loop")
+        added.expect("no loop").0
     }
 
     /// A look-up with a reference. The inode is looked at under it: a model sees no order through an `Arc`.

@@ -13,7 +13,7 @@ struct World {
     seq: SeqCount,
     lock: Mutex<()>,
     leads_to: AtomicU64,
-    /// Read by whoever is led there, written when it is freed: loom sees if the two may meet.
+    /// Read by a thread that is led there, written when it is freed: loom sees if the two may meet.
     first: UnsafeCell<u64>,
 }
 

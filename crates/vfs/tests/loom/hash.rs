@@ -179,7 +179,7 @@ fn a_node_is_met_as_it_was_inserted() {
     });
 }
 
-/// Looks for node 0, and at whatever else it meets with that hash, or with none yet.
+/// Looks for node 0, and at all other nodes that it meets with that hash, or with none yet.
 fn look(table: &Table) -> bool {
     let rcu = rcu::read_lock();
     let see = |node: &Node| {

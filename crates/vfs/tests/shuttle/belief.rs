@@ -24,22 +24,17 @@
 //! - `believe` does not compare the doubts, or overwrites a later answer;
 //! - `name_gone` does nothing.
 
-use crate::names::{A, B, FILE_OF_A, FILE_OF_B, Names, Queue, ROOT};
+use crate::names::{A, B, FILE_OF_A, FILE_OF_B, Names, Queue, ROOT, paths};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::model::sample_runs;
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Access, Credentials, FileSystem, Inode, RenameMode, SuperBlock, Validity, WalkError, WalkFlags,
+    Access, Credentials, FileSystem, Inode, RenameMode, SuperBlock, Validity, WalkError,
 };
 use std::ffi::OsStr;
 use std::time::Duration;
-
-const FLAGS: WalkFlags = WalkFlags {
-    follow: true,
-    beneath: true,
-};
 
 /// Longer than an execution takes: no answer expires.
 const LONG: Validity = Validity {
@@ -59,7 +54,7 @@ fn walk(sb: &SuperBlock, path: &str) -> Option<u64> {
 }
 
 fn walk_as(sb: &SuperBlock, path: &str, credentials: Option<&Credentials>) -> Option<u64> {
-    match sb.lookup(sb.root(), OsStr::new(path), FLAGS, credentials) {
+    match paths(sb, credentials).lookup(OsStr::new(path), true) {
         Ok(dentry) => dentry.inode().map(|inode| inode.ino()),
         Err(WalkError::Errno(Errno::ENOENT | Errno::EACCES)) => None,
         Err(error) => panic!("{error:?}"),
@@ -73,7 +68,7 @@ fn user() -> Credentials {
 
 /// How often the file behind a path has changed.
 fn changes(sb: &SuperBlock, path: &str) -> Option<u64> {
-    match sb.stat(sb.root(), OsStr::new(path), FLAGS, None) {
+    match paths(sb, None).stat(OsStr::new(path), true) {
         Ok(attr) => Some(attr.attributes.size),
         Err(WalkError::Errno(Errno::ENOENT)) => None,
         Err(error) => panic!("{error:?}"),
@@ -294,7 +289,7 @@ fn attributes_of_an_evicted_dentry_are_not_believed() {
 #[test]
 fn attributes_of_a_displaced_dentry_are_not_believed() {
     let ask = |sb: &SuperBlock| {
-        let dir = sb.lookup(sb.root(), OsStr::new("a"), FLAGS, None).unwrap();
+        let dir = paths(sb, None).lookup(OsStr::new("a"), true).unwrap();
         let _ = sb.lookup_name(&dir, OsStr::new("f"));
     };
     let outside = |names: &Names| {
@@ -312,8 +307,8 @@ fn race_for_a_file_that_is_gone(outside: fn(&Names), uses: [fn(&SuperBlock, &Dir
         let names = Arc::new(Names::watched(LONG, Queue::new(9, &[])));
         let sb = Arc::new(SuperBlock::unbounded(names.clone()));
         // As its pages do.
-        let _kept = sb
-            .lookup(sb.root(), OsStr::new("a/f"), FLAGS, None)
+        let _kept = paths(&sb, None)
+            .lookup(OsStr::new("a/f"), true)
             .unwrap()
             .inode();
         let removes = names.clone();
@@ -321,7 +316,7 @@ fn race_for_a_file_that_is_gone(outside: fn(&Names), uses: [fn(&SuperBlock, &Dir
         let users = uses.map(|uses| {
             let sb = sb.clone();
             thread::spawn(move || {
-                let dir = sb.lookup(sb.root(), OsStr::new("a"), FLAGS, None);
+                let dir = paths(&sb, None).lookup(OsStr::new("a"), true);
                 if let Ok(dir) = dir {
                     uses(&sb, &dir);
                 }
@@ -352,7 +347,7 @@ fn take(sb: &SuperBlock, dir: &Dir) {
 }
 
 fn replace(sb: &SuperBlock, dir: &Dir) {
-    let b = sb.lookup(sb.root(), OsStr::new("b"), FLAGS, None).unwrap();
+    let b = paths(sb, None).lookup(OsStr::new("b"), true).unwrap();
     let (from, to) = (OsStr::new("g"), OsStr::new("f"));
     let _ = sb.rename(&b, from, dir, to, RenameMode::Replace, None);
 }
@@ -398,7 +393,7 @@ fn race_with_ours(
         walk(&sb, &path);
         let changes = sb.clone();
         let us = thread::spawn(move || {
-            let dir = |name| changes.lookup(changes.root(), OsStr::new(name), FLAGS, None);
+            let dir = |name| paths(&changes, None).lookup(OsStr::new(name), true);
             let (a, b) = (dir("a").unwrap(), dir("b").unwrap());
             assert_eq!(ours(&changes, &a, &b), Ok(()));
         });
@@ -455,7 +450,7 @@ fn race_with_our_rename(mode: RenameMode) {
                 changes(&stats, "a/f");
             }),
             thread::spawn(move || {
-                let dir = |name| moves.lookup(moves.root(), OsStr::new(name), FLAGS, None);
+                let dir = |name| paths(&moves, None).lookup(OsStr::new(name), true);
                 let (a, b) = (dir("a").unwrap(), dir("b").unwrap());
                 let f = OsStr::new("f");
                 moves.rename(&a, f, &b, f, mode, None).unwrap();
@@ -468,7 +463,7 @@ fn race_with_our_rename(mode: RenameMode) {
         for thread in threads {
             thread.join().unwrap();
         }
-        let dir = sb.lookup(sb.root(), OsStr::new("b"), FLAGS, None).unwrap();
+        let dir = paths(&sb, None).lookup(OsStr::new("b"), true).unwrap();
         let moved = sb.lookup_name(&dir, OsStr::new("f")).unwrap().inode;
         names.touch(B, "f");
         let checked = sb.check(&moved, Access::READ, Some(&user()));

@@ -6,12 +6,24 @@ use foliocache_sync::{Arc, Mutex, thread};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{
-    Attr, AttrCell, Attributes, Belief, Change, Device, FallocateMode, FileKind, FileSystem,
-    Generation, Inode, InodeOperations, News, OpContext, OpenDirectory, OpenFile, OpenFlags,
-    RenameMode, SeekSparse, SetAttr, SlabArc, SlabWeak, StatFs, Told, Validity, XattrMode,
+    Attr, AttrCell, Attributes, Belief, Change, Credentials, Device, FallocateMode, FileKind,
+    FileSystem, Generation, Inode, InodeOperations, Namei, News, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, RenameMode, SeekSparse, SetAttr, SlabArc, SlabWeak, StatFs, SuperBlock,
+    Told, Validity, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::mem;
+
+/// Paths from the root, which do not leave it.
+pub(crate) fn paths<'a>(sb: &'a SuperBlock, credentials: Option<&'a Credentials>) -> Namei<'a> {
+    Namei {
+        names: sb,
+        start: sb.root(),
+        beneath: true,
+        ctx: OpContext::ROOT,
+        credentials,
+    }
+}
 
 pub(crate) const ROOT: u64 = 1;
 pub(crate) const A: u64 = 2;

@@ -4,21 +4,17 @@
 //! The result of a walk may be the state at any moment of it, but none that was over before it
 //! began.
 
-use crate::names::{FILE_OF_A, FILE_OF_B, Names};
+use crate::names::{FILE_OF_A, FILE_OF_B, Names, paths};
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Condvar, Mutex, thread};
 use foliocache_sys::Errno;
-use foliocache_vfs::{RenameMode, SuperBlock, WalkError, WalkFlags};
+use foliocache_vfs::{RenameMode, SuperBlock, WalkError};
 use std::ffi::OsStr;
 
 /// The file behind `a/f`.
 fn walk(names: &SuperBlock) -> Option<u64> {
-    let flags = WalkFlags {
-        follow: true,
-        beneath: true,
-    };
-    match names.lookup(names.root(), OsStr::new("a/f"), flags, None) {
+    match paths(names, None).lookup(OsStr::new("a/f"), true) {
         Ok(dentry) => dentry.inode().map(|inode| inode.ino()),
         Err(WalkError::Errno(Errno::ENOENT)) => None,
         Err(error) => panic!("{error:?}"),
@@ -37,7 +33,7 @@ fn race(before: usize, change: fn(&SuperBlock), after: Option<u64>) {
             for _ in 0..before {
                 assert_eq!(walk(&walked), Some(FILE_OF_A));
             }
-            let remembers = walked.remembers(walked.root(), OsStr::new("a/f"), None);
+            let remembers = paths(&walked, None).remembers(OsStr::new("a/f"));
             assert_eq!(remembers, before == 3);
             *learns.0.lock() = true;
             learns.1.notify_all();
@@ -96,8 +92,7 @@ fn a_directory_remembered_beside_a_change_is_not_used_after_it() {
 fn a_remembered_directory_that_is_removed_is_not_gone_to() {
     let remove = |names: &SuperBlock| {
         let root = names.root();
-        let flags = WalkFlags::default();
-        let dir = names.lookup(root, OsStr::new("a"), flags, None).unwrap();
+        let dir = paths(names, None).lookup(OsStr::new("a"), true).unwrap();
         names.unlink(&dir, OsStr::new("f"), None).unwrap();
         drop(dir);
         names.rmdir(root, OsStr::new("a"), None).unwrap();

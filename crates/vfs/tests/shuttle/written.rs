@@ -1,22 +1,18 @@
 //! Renames that replace another file, beside a writer and other renames: data written before such a rename is in
 //! the store before the name is.
 
-use crate::names::{B, FILE_OF_A, FILE_OF_B, Names};
+use crate::names::{B, FILE_OF_A, FILE_OF_B, Names, paths};
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
-use foliocache_vfs::{RenameMode, SuperBlock, WalkFlags};
+use foliocache_vfs::{RenameMode, SuperBlock};
 use std::ffi::OsStr;
 
 /// Renames `a/f` to `b/f`, unless it is gone, and checks that the store had the moved file's
 /// earlier writes.
 fn rename(names: &SuperBlock, store: &Names, mode: RenameMode) {
-    let flags = WalkFlags {
-        follow: true,
-        beneath: true,
-    };
     let dir = |name| {
-        let dir = names.lookup(names.root(), OsStr::new(name), flags, None);
+        let dir = paths(names, None).lookup(OsStr::new(name), true);
         dir.unwrap_or_else(|error| panic!("{error:?}"))
     };
     let (a, b, name) = (dir("a"), dir("b"), OsStr::new("f"));

@@ -126,7 +126,7 @@ impl World {
         for i in 0..DIRS {
             // A chain with branches: 0, 0/d1, 0/d2, 0/d2/d3 and so on.
             let inode = world.inode(0, true);
-            let dir = world
+            let (dir, _) = world
                 .cache
                 .add(&at, &Name::new(format!("d{i}").as_bytes()), Some(inode))
                 .expect("no loop");
@@ -160,7 +160,7 @@ impl World {
             Some(found) => found,
             None => {
                 let added = self.cache.add(parent, &name, truth.cloned());
-                added.expect("no loop")
+                added.expect("no loop").0
             }
         };
         let inode = found.inode();
@@ -220,7 +220,8 @@ impl World {
             let name = name(number);
             let name = Name::new(name.as_bytes());
             let made = self.cache.add(&self.dirs[dir].0, &name, Some(inode));
-            assert!(!made.expect("no loop").same(&dentry));
+            let (made, _) = made.expect("no loop");
+            assert!(!made.same(&dentry));
         }
     }
 
@@ -290,7 +291,7 @@ impl World {
                 let dir = random.below(DIRS as u64) as usize;
                 let table = self.dirs[dir].1.read();
                 let dentry = self.resolve(dir, &table, random.below(NAMES));
-                self.cache.invalidate(&dentry);
+                self.cache.invalidate(&dentry, &|_, _, _| {});
             }
             1 => {
                 self.cache

@@ -109,14 +109,8 @@ impl DirNode {
     /// # Errors
     /// `ESTALE` if it has none by now. A look-up that finds a name says where the file is.
     pub(in crate::dirfs) fn pin(&self) -> Result<(), Errno> {
-        let is_detached = |location: &Location| matches!(location, Location::Detached);
-        if !is_detached(&self.location.lock()) {
-            return Ok(());
-        }
-        let fd = self.held_fd().ok_or(Errno::ESTALE)?;
-        let mut location = self.location.lock();
-        if is_detached(&location) {
-            *location = Location::Pinned(fd);
+        if matches!(&*self.location.lock(), Location::Detached) {
+            self.pin_to(&self.held_fd().ok_or(Errno::ESTALE)?);
         }
         Ok(())
     }
@@ -129,8 +123,8 @@ impl DirNode {
         }
     }
 
-    /// Lets go of a node whose last name others took away, if a descriptor of it tells so; whether that is so. From then on only
-    /// its inode keeps it. Without a descriptor it could not be told from one that moved, and nothing but memory is kept.
+    /// Lets go of a node whose last name others removed, if its descriptor shows that; returns whether it does. From then on only
+    /// the inode keeps the node. Without a descriptor a removed node looks like one that moved, and only memory is kept.
     pub(in crate::dirfs) fn give_up_if_removed(&self) -> bool {
         let Some(fd) = self.held_fd() else {
             self.give_up_place();
@@ -157,8 +151,8 @@ impl DirNode {
         true
     }
 
-    /// Lets go of the directory above if the node, which is closed, is no longer there: that may be removed, too. If the
-    /// node moved, a look-up that finds it says where.
+    /// Lets go of the directory above if the node, which is closed, is no longer in it: the directory may be removed too. If
+    /// the node moved, a look-up that finds it says where.
     fn give_up_place(&self) {
         let place = self.named();
         let by_name = self.by_name(|dir, name| Ok(((), dir::fstatat(dir, name)?)));

@@ -1,4 +1,4 @@
-//! Changes of our own, and questions to the source beside them: what is told to a file's [`Coherence`].
+//! Changes of our own, and questions to the source beside them: the input of a file's [`Coherence`].
 //!
 //! # Locking
 //!
@@ -14,7 +14,7 @@ use foliocache_sys::fd::Stat;
 
 /// A change of our own that is under way.
 pub(in crate::dirfs) struct OngoingChange {
-    own: OwnChange,
+    pub(in crate::dirfs) own: OwnChange,
     /// The mark of the file when it began.
     marked: Option<Arc<MarkedFile>>,
 }
@@ -48,7 +48,7 @@ impl FileState {
         }
     }
 
-    /// A change of our own is over; `stat` is what the source shows now, if somebody looked.
+    /// A change of our own is over; `stat` is the answer of the source since, if it was asked.
     pub(in crate::dirfs) fn end_change(&self, change: OngoingChange, stat: Option<&Stat>) -> Asked {
         // While these are held the file gets no other. They may be the last references, which go after the lock.
         let OngoingChange { own, marked } = change;
@@ -97,14 +97,8 @@ impl FileState {
         self.io.lock().coherence.holds(asked)
     }
 
-    /// Has the machine say or note something.
+    /// Runs something on the machine, with `io` locked.
     pub(in crate::dirfs) fn coherence<R>(&self, tell: impl FnOnce(&mut Coherence) -> R) -> R {
         tell(&mut self.io.lock().coherence)
-    }
-}
-
-impl OngoingChange {
-    pub(in crate::dirfs) fn own(&self) -> &OwnChange {
-        &self.own
     }
 }

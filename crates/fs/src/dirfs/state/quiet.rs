@@ -70,7 +70,7 @@ impl FileState {
             .0
     }
 
-    /// Waits until `is_so`, but no longer than `patience`; whether it is.
+    /// Waits until `is_so` returns true, but no longer than `patience`. Returns the last answer of `is_so`.
     fn wait<'a>(
         &'a self,
         mut io: RankedMutexGuard<'a, IoState>,

@@ -436,7 +436,7 @@ fn files_of_a_batch_without_descriptors_are_found_by_name_after_an_error() {
 }
 
 #[test]
-fn a_name_that_is_somebody_elses_by_now_holds_up_no_batch() {
+fn a_name_that_leads_to_another_file_by_now_holds_up_no_batch() {
     let source = tempfile::tempdir().expect("a directory");
     let fs = dirfs(source.path(), 8, |options| {
         options.idle_files = Some(0);
@@ -564,7 +564,7 @@ fn large_files_become_durable_together_when_everything_does() {
 
 /// The flusher may be writing it, or have written it, when it is closed.
 #[test]
-fn a_small_new_file_is_in_the_source_when_closed_whatever_was_written_before() {
+fn a_small_new_file_is_in_the_source_when_closed_also_after_earlier_writes() {
     let source = tempfile::tempdir().expect("a directory");
     let fs = dirfs(source.path(), 64, |_| {});
     let file = create(&fs, "0");
@@ -801,7 +801,7 @@ fn a_panic_while_closed_files_are_written_leaves_no_descriptor_behind() {
     }
 }
 
-/// The inode stays as long as somebody holds it.
+/// The inode stays as long as it has a holder.
 #[test]
 fn removed_files_keep_no_descriptors_for_io() {
     let source = tempfile::tempdir().expect("a directory");
@@ -967,7 +967,7 @@ fn switches() -> u64 {
 }
 
 #[test]
-fn those_who_wait_for_room_do_not_wake_each_other() {
+fn threads_that_wait_for_room_do_not_wake_each_other() {
     let source = tempfile::tempdir().expect("a directory");
     let fs = dirfs(source.path(), 64, |_| {});
     fs.shared.sync_calls.intercept(|call, _| {

@@ -1,4 +1,4 @@
-//! What fsync says while another one of the same file or directory is under way, and after it has failed.
+//! The answer of an fsync while another one of the same file or directory is under way, and after that one failed.
 
 use crate::dirfs::sync_calls::SyncCall;
 use crate::dirfs::{DirFs, DirFsOptions, DirNode};
@@ -165,7 +165,7 @@ fn count_calls(fs: &DirFs, kind: SyncCall) -> Arc<AtomicUsize> {
     calls
 }
 
-/// A file whose name and mode nobody has made durable loses its inode, and is found again.
+/// A file whose name and mode are not durable loses its inode, and is found again.
 #[test]
 fn eviction_forgets_no_name_and_no_attributes_that_are_not_durable() {
     let source = tempfile::tempdir().expect("a directory");

@@ -2,6 +2,7 @@
 
 mod prefixes;
 
+use crate::common::{Paths as _, WalkFlags};
 use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sync::Arc;
@@ -9,7 +10,7 @@ use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
     Credentials, FileKind, FileSystem, Inode, OpContext, OpenFlags, RenameMode, SetAttr,
-    SuperBlock, WalkError, WalkFlags,
+    SuperBlock, WalkError,
 };
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;

@@ -1,10 +1,11 @@
 //! The prefixes that a thread remembers never outlive a change.
 
 use super::{Calls, STAY, directory, errno, memory, on_both_believing};
+use crate::common::{Paths as _, WalkFlags};
 use foliocache_fs::DirFsOptions;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Credentials, RenameMode, SetAttr, SuperBlock, WalkError, WalkFlags};
+use foliocache_vfs::{Credentials, RenameMode, SetAttr, SuperBlock, WalkError};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::ptr;

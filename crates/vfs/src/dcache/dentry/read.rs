@@ -86,7 +86,7 @@ impl<I: DentryInode> Dentry<I> {
         let len = usize::from(self.len.load(Ordering::Relaxed));
         // Acquire pairs with the Release in `store_name`, which may have been under another lock.
         let long = self.long.load(Ordering::Acquire);
-        // SAFETY: null or owned by the field, which nobody changes meanwhile.
+        // SAFETY: null or owned by the field, which does not change under the caller's lock.
         if let Some(long) = unsafe { long.as_ref() } {
             text.extend_from_slice(&long.bytes);
             return;
@@ -165,8 +165,7 @@ impl<I: DentryInode> Dentry<I> {
         self.flags.load(Ordering::Relaxed) & HASHED != 0
     }
 
-    /// Until when it holds, on the clock that the caller of [`believe`](Self::believe) has chosen; 0 if nobody
-    /// said.
+    /// Until when it holds, on the clock of the caller of [`believe`](Self::believe); 0 before the first call.
     #[doc(alias = "d_time")]
     #[inline]
     pub fn believed_until(&self) -> u64 {
@@ -180,8 +179,7 @@ impl<I: DentryInode> Dentry<I> {
         self.counted.lockref.count()
     }
 
-    /// A reference of the inode, or `None` if the dentry is negative now; none of one that the dentry gave up and
-    /// nobody else has.
+    /// A reference of the inode. `None` if the dentry is negative now, or just gave up the inode's last reference.
     #[doc(alias = "d_inode")]
     pub fn inode(&self) -> Option<SlabArc<I>> {
         let rcu = rcu::read_lock();

@@ -20,7 +20,7 @@ use foliocache_sync::seqcount::SeqCount;
 use std::ptr::{self, NonNull};
 
 impl<I: DentryInode> Dentry<I> {
-    /// A dentry that nobody can find yet, with one reference; not linked to its parent.
+    /// A dentry that cannot be found yet, with one reference; not linked to its parent.
     pub(in crate::dcache) fn new(
         slot: Slot<Self>,
         (cache, parent): (NonNull<Inner<I>>, *mut Dentry<I>),
@@ -55,7 +55,7 @@ impl<I: DentryInode> Dentry<I> {
 
     /// Writes parent and name; returns what was the long name. The bucket is the caller's business.
     ///
-    /// Context: in a write section, or nobody can find the dentry.
+    /// Context: in a write section, or before the dentry can be found.
     pub(in crate::dcache) fn store_name(
         &self,
         parent: *mut Dentry<I>,
@@ -105,9 +105,9 @@ impl<I: DentryInode> Dentry<I> {
         other.parent.store(parent, Ordering::Release);
     }
 
-    /// Takes the long name out of a dentry that nobody else has.
+    /// Takes the long name out of a dentry that this thread alone has.
     pub(in crate::dcache) fn take_long(&self) -> Option<Box<LongName>> {
-        // Relaxed: nobody else has it.
+        // Relaxed: no other thread has it.
         let long = self.long.load(Ordering::Relaxed);
         self.long.store(ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: made by `Box::into_raw`, and owned by the field until now.
@@ -144,11 +144,11 @@ impl<I: DentryInode> Dentry<I> {
     }
 
     pub(in crate::dcache) fn forget_inode(&self) {
-        // Relaxed: nobody else has the dentry.
+        // Relaxed: no other thread has the dentry.
         self.inode.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// Notes that somebody used it.
+    /// Notes that it was used.
     #[inline(always)]
     pub(in crate::dcache) fn mark_referenced(&self) {
         // Relaxed: a hint to the clock. Looking first keeps the line shared.
@@ -189,13 +189,8 @@ fn beside<I: DentryInode>(inode: &Option<SlabArc<I>>) -> *mut () {
 
 impl<I: DentryInode> Drop for Dentry<I> {
     fn drop(&mut self) {
-        // Nobody else has it: freed after a grace period, or never found.
+        // No other thread has it: it is freed after a grace period, or was never found.
         drop(self.replace_inode(None));
-        // Relaxed: as above.
-        let long = self.long.load(Ordering::Relaxed);
-        if !long.is_null() {
-            // SAFETY: it was made by `Box::into_raw`, and the field owns it.
-            drop(unsafe { Box::from_raw(long) });
-        }
+        drop(self.take_long());
     }
 }

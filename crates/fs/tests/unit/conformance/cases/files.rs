@@ -277,7 +277,8 @@ fn vectored(place: &Place<'_>) {
         IoSlice::new(&bytes[1..5000]),
         IoSlice::new(&bytes[5000..]),
     ];
-    assert_eq!(file.write_vectored_at(&slices, 100), Ok(10_000));
+    let written = file.write_vectored_from(&slices, 100);
+    assert_eq!(written, Ok((10_100, 10_000)));
     let (mut a, mut b) = (vec![0; 4000], vec![0; 9000]);
     let n = file
         .read_vectored_at(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)], 100)
