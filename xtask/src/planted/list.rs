@@ -96,6 +96,13 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "mm",
+        "passed_over_taken_for_written",
+        "a file is younger after a turn that passed over some of its dirty data",
+        Unit,
+        &["mm::lib::writeback::flusher::tests::data_that_turns_for_room_pass_over_keeps_its_age"],
+    ),
+    bug(
+        "mm",
         "clean_when_written",
         "a written folio is clean before any flush",
         Unit,

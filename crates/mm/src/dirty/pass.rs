@@ -17,8 +17,10 @@ pub(crate) struct WritebackState {
     /// Where the flusher goes on in a large file.
     pub(crate) next: PageIndex,
     /// When the flusher's pass through the file began that it is in.
-    pub(crate) pass_began: u64,
-    /// When the last pass began that came to the end, anybody's: what is older is written.
+    pass_began: u64,
+    /// It left some dirty data to the next one.
+    pass_left: bool,
+    /// When the last pass began that came to the end and left nothing, by whichever thread: what is older is written.
     pub(crate) passed: u64,
     pub(crate) failures: u32,
     /// The flusher leaves what failed alone until then, a time of [`monotonic_ns`].
@@ -36,6 +38,29 @@ impl WritebackState {
             store_size: size,
             ..Self::default()
         }
+    }
+
+    /// The flusher's pass begins.
+    pub(crate) fn begin_pass(&mut self) {
+        (self.pass_began, self.pass_left) = (monotonic_ns(), false);
+    }
+
+    /// The flusher's pass left some of the dirty data that it came to, or not.
+    pub(crate) fn note_left(&mut self, left: bool) {
+        self.pass_left |= left;
+    }
+
+    /// Whether it left some so far.
+    pub(crate) fn has_left(&self) -> bool {
+        self.pass_left
+    }
+
+    /// The flusher's pass came to the end, and the next one begins.
+    pub(crate) fn end_pass(&mut self) {
+        if !self.pass_left || foliocache_sync::planted!(passed_over_taken_for_written) {
+            self.passed = self.passed.max(self.pass_began);
+        }
+        self.begin_pass();
     }
 
     pub(crate) fn note(&mut self, result: Result<(), Errno>) {

@@ -5,8 +5,9 @@
 //! It works when the background limit is passed, when memory is short, and when data has been
 //! dirty for long enough. It goes in turns over the dirty files, the old ones first; a round does not visit
 //! files that need nothing. A turn writes what the store takes in a tenth of a second: neither another file
-//! nor a caller that makes this one durable waits for long. What is written for room alone is what is above the background
-//! limit, or an eighth of that limit if that is more, and first what is not stored to again (decision 81).
+//! nor a caller that makes this one durable waits for long. A round ends when nothing old is left that can be written. What is
+//! written for room alone is what is above the background limit, or an eighth of that limit if that is more, and first what is
+//! not stored to again (decision 81).
 //!
 //! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
 //! may need one operation for all of them.
@@ -111,6 +112,8 @@ impl BackingDevInfo {
             let early = !memory && !old;
             let budget = if early { self.excess().min(turn) } else { turn };
             let (mut worked, flush) = file.background_writeback(budget, early, flush);
+            // What is old is written in one go. A file with failed data is old until that is written, and gets a turn a round.
+            let goes_on = over || (old && file.counts.get(Count::Failed) == 0);
             if flush {
                 written.push(file);
             }
@@ -119,7 +122,7 @@ impl BackingDevInfo {
                 worked = flush_all(&mut written);
             }
             drop(measured);
-            again |= worked && over && !memory;
+            again |= worked && goes_on && !memory;
         }
         if !written.is_empty() {
             let over = self.nr_to_write() > self.dirty_limits().background;
@@ -145,6 +148,7 @@ pub(super) fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::dirty::turn;
     use crate::folio::flag;
     use crate::iocb::Iocb;
     use crate::iov::IovIter;
@@ -155,9 +159,19 @@ mod tests {
     use foliocache_sync::Weak;
     use foliocache_sync::atomic::AtomicU64;
 
+    const BOUND: u64 = 64 << 20;
+
     /// A file system with `files` files of a dirty page each, whose flusher runs only when a test has it run.
     fn dirty(files: usize, expire: Duration) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
-        let mut config = MmConfig::new(64 << 20);
+        dirty_within(BOUND, files, expire)
+    }
+
+    fn dirty_within(
+        bound: u64,
+        files: usize,
+        expire: Duration,
+    ) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
+        let mut config = MmConfig::new(bound);
         config.dirty_expire = expire;
         config.external_pressure = false;
         let mm = Mm::new(config).unwrap();
@@ -203,6 +217,62 @@ mod tests {
             .unwrap();
         bdi.flush_round(true);
         assert_eq!(bdi.nr_dirty_files(), 0);
+    }
+
+    #[test]
+    fn a_round_writes_all_that_is_old() {
+        let (bdi, _) = dirty_within(8 * BOUND, 0, Duration::from_millis(20));
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
+        // More than two turns, and less than the flusher begins at.
+        let pages = bdi.dirty_limits().background / 10 * 9;
+        assert!(pages > 2 * turn(u64::MAX));
+        for page in 0..pages {
+            let mut at = Iocb::at(page * 4096);
+            file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+        }
+        assert_eq!(bdi.nr_to_write(), pages);
+        foliocache_sync::time::sleep(Duration::from_millis(30));
+        bdi.flush_round(false);
+        assert_eq!(bdi.nr_to_write(), 0);
+    }
+
+    #[test]
+    fn data_that_turns_for_room_pass_over_keeps_its_age() {
+        let (bdi, _) = dirty(0, Duration::from_secs(3600));
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
+        let write = |page: u64| {
+            let mut at = Iocb::at(page * 4096);
+            file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+            if bdi.nr_to_write() > bdi.dirty_limits().background {
+                bdi.flush_round(false);
+            }
+        };
+        let hot_is_dirty = || {
+            let folio = file.lock_folio(PageIndex(0)).expect("it is cached");
+            folio.state.load().has(flag::DIRTY)
+        };
+        // More than may ever be dirty, so that the flusher goes through the file again and again.
+        let pages = BOUND / 4096 / 10 * 9;
+        write(0);
+        // When the hot page became dirty, or a little later.
+        let mut became = None;
+        let mut passed_over = 0;
+        for at in 0..4 * pages {
+            for page in [1 + at % pages, 0, 0] {
+                write(page);
+                match hot_is_dirty() {
+                    true => _ = became.get_or_insert_with(monotonic_ns),
+                    false => became = None,
+                }
+            }
+            if let Some(became) = became {
+                let (_, since) = bdi.next_dirty_file().expect("it is dirty");
+                assert!(since <= became, "{at}");
+                passed_over += 1;
+            }
+        }
+        assert!(passed_over > 2 * pages, "{passed_over}");
+        bdi.discard_all();
     }
 
     /// Each write of the stream hands over its next page.

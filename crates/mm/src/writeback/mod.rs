@@ -273,13 +273,14 @@ impl AddressSpace {
         let written = || self.counters.written.load(Ordering::Relaxed);
         let before = written();
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
-        let start = if wb.next <= last {
+        // What a pass left is written by one that leaves nothing, from the beginning on.
+        let start = if wb.next <= last && (early || !wb.has_left()) {
             wb.next
         } else {
             PageIndex(0)
         };
         if start.0 == 0 {
-            wb.pass_began = monotonic_ns();
+            wb.begin_pass();
         }
         let spares = early && !self.ops.appends_only();
         let mut choice = Choice {
@@ -289,22 +290,28 @@ impl AddressSpace {
         };
         let (next, mut result) = self.write_chosen(start, last, budget, &mut choice, &mut wb);
         wb.next = next.unwrap_or_default();
+        wb.note_left(std::mem::take(&mut choice.left));
         if next.is_none() && result.is_ok() {
-            wb.passed = wb.passed.max(wb.pass_began);
-            wb.pass_began = monotonic_ns();
+            wb.end_pass();
         }
         if start.0 > 0 && next.is_none() && result.is_ok() {
             let before = PageIndex(start.0 - 1);
             let (next, wrapped) =
                 self.write_chosen(PageIndex(0), before, budget, &mut choice, &mut wb);
             wb.next = next.unwrap_or_default();
+            wb.note_left(std::mem::take(&mut choice.left));
             result = wrapped;
         }
         let short = budget.saturating_sub((written() - before) / PAGE_SIZE as u64);
         if spares && short > 0 && result.is_ok() && wb.next.0 == 0 {
             // All that is left was stored to again.
             choice.spare = 0;
-            (_, result) = self.write_chosen(PageIndex(0), last, short, &mut choice, &mut wb);
+            wb.begin_pass();
+            let (next, wrote) = self.write_chosen(PageIndex(0), last, short, &mut choice, &mut wb);
+            if next.is_none() && wrote.is_ok() {
+                wb.end_pass();
+            }
+            result = wrote;
         }
         let worked = written() != before;
         let flush = !self.is_awaited() && flush() && unflushed();

@@ -105,6 +105,8 @@ pub(super) struct Choice {
     pub(super) exact: bool,
     /// So many folios may be left to another turn, if they were stored to again.
     pub(super) spare: u64,
+    /// Some were.
+    pub(super) left: bool,
 }
 
 impl Choice {
@@ -115,6 +117,7 @@ impl Choice {
             early: false,
             exact: false,
             spare: 0,
+            left: false,
         }
     }
 
@@ -129,6 +132,7 @@ impl Choice {
         let spared = wanted && self.spare > 0 && seen.has(flag::AGAIN);
         if spared {
             self.spare -= 1;
+            self.left = true;
             locked.state.clear(flag::AGAIN);
         }
         wanted && !spared
