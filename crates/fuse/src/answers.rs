@@ -18,12 +18,13 @@
 //!
 //! - if it differs from one that was believed less than [`TTL`] ago, unless the same thread got that: a thread has entered what it was told
 //!   before it asks again;
-//! - if the same thread got two different answers, for other threads: they may have asked before it entered the first one;
-//! - if it began to be looked up before a different answer was given, since it may be older.
+//! - if the same thread got two different answers, for other threads: they may have asked before it entered the first one.
 //!
 //! Then a thread of the mount first tells the kernel that the attributes of the inode are stale: from then on the kernel ignores all
 //! answers that are under way, this one too. If the kernel does not know the inode yet, an answer that introduces it is on its way, so
 //! the thread tries again until it does, but no longer than [`PATIENCE`]: the kernel may have to wait for the answer that waits here.
+//!
+//! An answer whose attributes began to be looked up before a different one was given may be older, and is not believed.
 //!
 //! # Invariants
 //!
@@ -121,25 +122,27 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// Notes another answer. Returns false, and notes nothing, if the kernel must first be told that earlier ones are stale.
+    /// Notes another answer, which is to be `believed` or not. Returns whether the kernel may believe it; none, with nothing noted,
+    /// if the kernel must first be told that earlier ones are stale.
     pub(crate) fn next(
         &mut self,
         changes: &Changes,
         print: Print,
         believed: bool,
         asked: Asked,
-    ) -> bool {
+    ) -> Option<bool> {
         let Asked { began, thread, .. } = asked;
         let at = coarse_monotonic_ms() as u32;
         let is_recent = u128::from(at.wrapping_sub(self.at)) < TTL.as_millis()
             && !foliocache_sync::planted!(older_attributes_stay);
-        let is_overtaken = (self.changed.0.wrapping_sub(began.0) as i32) > 0;
+        let may_be_older = is_recent && (self.changed.0.wrapping_sub(began.0) as i32) > 0;
         let differs = self.print != print;
         let is_same_thread = self.thread == thread && thread != 0 && asked.is_first;
         let replaces = is_recent && (self.replaces || differs && self.believed);
-        if replaces && !is_same_thread || is_recent && is_overtaken {
-            return false;
+        if replaces && !is_same_thread {
+            return None;
         }
+        let believed = believed && !may_be_older;
         let was_believed = is_recent && !differs && self.believed;
         *self = Answered {
             print,
@@ -157,7 +160,7 @@ impl Answered {
             believed: believed || was_believed,
             replaces,
         };
-        true
+        Some(believed)
     }
 
     /// Notes an answer that differs and is not believed, after the kernel was told that those before are stale.

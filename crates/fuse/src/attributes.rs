@@ -64,7 +64,7 @@ impl FuseConn {
     ///
     /// Context: waits for some milliseconds at most.
     pub(crate) fn believe(&self, attr: &FileAttr, ttl: &mut Duration, asked: Asked) {
-        if self.believe_now(attr, *ttl, asked) {
+        if self.believe_now(attr, ttl, asked) {
             return;
         }
         let ino = attr.ino.0;
@@ -76,10 +76,13 @@ impl FuseConn {
     }
 
     /// As [`FuseConn::believe`]. Returns false if the kernel must be told first.
-    pub(crate) fn believe_now(&self, attr: &FileAttr, ttl: Duration, asked: Asked) -> bool {
+    pub(crate) fn believe_now(&self, attr: &FileAttr, ttl: &mut Duration, asked: Asked) -> bool {
         let believed = !ttl.is_zero();
-        self.nodes
-            .answered(attr.ino.0, Print::of(attr), believed, asked)
+        let answered = (self.nodes).answered(attr.ino.0, Print::of(attr), believed, asked);
+        if answered == Some(false) {
+            *ttl = Duration::ZERO;
+        }
+        answered.is_some()
     }
 
     /// Changes the attributes of an inode that the kernel knows. It must not believe the answer, which it enters whatever it has learned

@@ -116,7 +116,7 @@ impl FuseConn {
         }
         if is_first {
             self.believe(&entry.attr, &mut entry.attr_ttl, asked);
-        } else if !self.believe_now(&entry.attr, entry.attr_ttl, asked) {
+        } else if !self.believe_now(&entry.attr, &mut entry.attr_ttl, asked) {
             self.forget_untold(inode.ino());
             return Ok(None);
         }

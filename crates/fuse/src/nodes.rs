@@ -487,10 +487,16 @@ impl Nodes {
     }
 
     /// See [`Answered::next`].
-    pub(crate) fn answered(&self, ino: u64, print: Print, believed: bool, asked: Asked) -> bool {
+    pub(crate) fn answered(
+        &self,
+        ino: u64,
+        print: Print,
+        believed: bool,
+        asked: Asked,
+    ) -> Option<bool> {
         let next = |answered: &mut Answered| answered.next(&self.changes, print, believed, asked);
         let noted = self.note_answer(ino, next);
-        noted.unwrap_or(true)
+        noted.unwrap_or(Some(believed))
     }
 
     /// See [`Answered::unbelieved`].

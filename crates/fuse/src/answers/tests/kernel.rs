@@ -108,9 +108,9 @@ impl Kernel {
                     .answered
                     .next(&self.changes, Print(state), self.is_told, began)
                 {
-                    true => Answer::Sent((state, self.is_told)),
-                    false if is_first => Answer::Waits(state),
-                    false => return None,
+                    Some(believed) => Answer::Sent((state, believed)),
+                    None if is_first => Answer::Waits(state),
+                    None => return None,
                 }
             }
             // The thread of `Stale`. It tries again if the kernel does not know the inode.

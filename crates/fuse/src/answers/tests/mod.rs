@@ -21,7 +21,7 @@ impl Last {
         last
     }
 
-    fn next_asked(&mut self, print: Print, believed: bool, asked: Asked) -> bool {
+    fn next_asked(&mut self, print: Print, believed: bool, asked: Asked) -> Option<bool> {
         self.0.next(&self.1, print, believed, asked)
     }
 
@@ -35,7 +35,7 @@ impl Last {
     }
 
     /// Each time to another thread.
-    fn next(&mut self, print: Print, believed: bool) -> bool {
+    fn next(&mut self, print: Print, believed: bool) -> Option<bool> {
         self.next_asked(print, believed, self.asked(0))
     }
 }
@@ -43,18 +43,18 @@ impl Last {
 #[test]
 fn an_answer_that_differs_from_one_that_is_not_believed_is_believed() {
     let mut last = Last::unbelieved(OLD);
-    assert!(last.next(NEW, true));
+    assert_eq!(last.next(NEW, true), Some(true));
 }
 
 #[test]
 fn an_answer_that_differs_from_a_believed_one_contradicts_it_until_the_kernel_is_told() {
     let mut last = Last::unbelieved(OLD);
-    assert!(last.next(OLD, true));
-    assert!(last.next(OLD, false));
-    assert!(!last.next(NEW, true));
-    assert!(!last.next(NEW, false), "not told");
+    assert_eq!(last.next(OLD, true), Some(true));
+    assert_eq!(last.next(OLD, false), Some(false));
+    assert_eq!(last.next(NEW, true), None);
+    assert_eq!(last.next(NEW, false), None, "not told");
     last.0.unbelieved(&last.1, NEW);
-    assert!(last.next(NEW, true));
+    assert_eq!(last.next(NEW, true), Some(true));
 }
 
 #[test]
@@ -67,38 +67,42 @@ fn a_thread_has_entered_what_it_alone_was_told_in_an_earlier_reply() {
         };
         last.next_asked(print, true, asked)
     };
-    assert!(next(OLD, 7, true));
-    assert!(!next(NEW, 7, false), "the same reply");
-    assert!(next(NEW, 7, true));
-    assert!(!next(NEW, 8, true), "8 may have asked before 7 entered OLD");
+    assert_eq!(next(OLD, 7, true), Some(true));
+    assert_eq!(next(NEW, 7, false), None, "the same reply");
+    assert_eq!(next(NEW, 7, true), Some(true));
+    assert_eq!(
+        next(NEW, 8, true),
+        None,
+        "8 may have asked before 7 entered OLD"
+    );
 }
 
 #[test]
 fn an_answer_to_several_threads_is_entered_after_a_second_only() {
     let mut last = Last::default();
     let mut next = |print, thread| last.next_asked(print, true, last.asked(thread));
-    assert!(next(OLD, 7));
-    assert!(next(OLD, 8));
-    assert!(!next(NEW, 7));
-    assert!(!next(NEW, 8));
+    assert_eq!(next(OLD, 7), Some(true));
+    assert_eq!(next(OLD, 8), Some(true));
+    assert_eq!(next(NEW, 7), None);
+    assert_eq!(next(NEW, 8), None);
 }
 
 #[test]
 fn an_answer_that_was_looked_up_before_a_different_one_is_not_believed() {
     let mut last = Last::unbelieved(OLD);
     let early = last.asked(7);
-    assert!(last.next(NEW, false));
-    assert!(!last.next_asked(OLD, true, early));
-    assert!(!last.next_asked(OLD, true, early), "again");
-    assert!(last.next(OLD, true), "looked up now");
+    assert_eq!(last.next(NEW, false), Some(false));
+    assert_eq!(last.next_asked(OLD, true, early), Some(false));
+    assert_eq!(last.next_asked(OLD, true, early), Some(false), "again");
+    assert_eq!(last.next(OLD, true), Some(true), "looked up now");
 }
 
 #[test]
 fn an_old_answer_is_no_longer_under_way() {
     let mut last = Last::unbelieved(OLD);
-    assert!(last.next(OLD, true));
+    assert_eq!(last.next(OLD, true), Some(true));
     last.0.at = last.0.at.wrapping_sub(TTL.as_millis() as u32);
-    assert!(last.next(NEW, true));
+    assert_eq!(last.next(NEW, true), Some(true));
 }
 
 /// Runs `stale` with a kernel that knows the inode from the `known`th time on.
