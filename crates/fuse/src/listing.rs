@@ -88,8 +88,8 @@ impl FuseConn {
         }
     }
 
-    /// Looks a name up that a listing found, and tells the kernel of it. Returns none if the kernel must first enter what it was told before
-    /// in this reply, if it was told anything.
+    /// Looks a name up that a listing found, and tells the kernel of it. `is_first`: the reply has no entry yet. Otherwise it returns none
+    /// if the reply must be sent before the kernel is told of this name.
     fn entry_to_list(
         &self,
         within: &Within,

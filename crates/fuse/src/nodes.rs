@@ -23,7 +23,7 @@
 //!
 //! Each shard has a lock of rank [`Namespace`](Rank::Namespace). Cloning a dentry under it may wait for that dentry's
 //! lock, and a resized table gives its memory back. Forgotten nodes are dropped after it is released, and memory is
-//! waited for before it is taken.
+//! waited for before it is taken. `root` is a leaf.
 //!
 //! # Memory ordering
 //!
