@@ -92,10 +92,11 @@ fn a_close_that_waits_survives_a_kill_of_the_mount_at_once() {
     assert!(close_and_kill("close-all", &all, Kill::AtOnce));
 }
 
-/// Mounts a new ext4 on the source of a folder, with `options`; it goes with the folder.
+/// Mounts a new ext4 on the source of a folder, with `options`; it goes with the folder. It has so much room that no write is
+/// made early because room is scarce.
 fn mount_ext4(folder: &Folder, options: &str) {
     let image = folder.top().join("image");
-    File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    File::create(&image).unwrap().set_len(256 << 20).unwrap();
     run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
     let mut mount = Command::new("mount");
     run(mount.args(["-o", options]).arg(image).arg(folder.source()));
