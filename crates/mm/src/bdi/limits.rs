@@ -25,7 +25,7 @@ use crate::records::{BackingDevInfo, Mm};
 use crate::types::PAGE_SIZE;
 
 /// Most that data which is dirtied again and again may raise the dirty limit to, in percent.
-const MOST_REWRITTEN: u32 = 60;
+const MOST_REWRITTEN: u32 = 75;
 
 /// Shares are looked at so often, in nanoseconds.
 const INTERVAL: u64 = 50_000_000;
@@ -67,7 +67,7 @@ impl Mm {
 
 /// What may be dirty, in percent, where it is dirtied again as soon as it is written, and `once` where it is not.
 fn most_rewritten(once: u32) -> u32 {
-    (once + once / 2).min(MOST_REWRITTEN).max(once)
+    (2 * once).min(MOST_REWRITTEN).max(once)
 }
 
 impl BackingDevInfo {
@@ -99,7 +99,7 @@ impl BackingDevInfo {
         let least = percent(config.dirty_background_percent)
             .min(limit / 2)
             .max(8);
-        let background = self.rewrites.between(least, limit / 4 * 3);
+        let background = self.rewrites.between(least, limit / 16 * 13);
         Limits::new(least, background, limit)
     }
 
