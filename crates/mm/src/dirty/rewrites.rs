@@ -6,8 +6,9 @@
 //!   over the background limit ──▶ written, and EARLY ──▶ dirtied again: written in vain
 //!
 //!   in vain, of what was written     both limits
-//!        n eighths, two at least     n steps up of eight, once a 16th of the limit was written
-//!        less than an eighth         a step down, to what is configured at least, once a quarter was
+//!        a quarter                   half of the way up      looked at when a 16th of the limit was written
+//!        a half or more              all of the way
+//!        less than an eighth         a step of eight down, to what is configured at least; when a quarter was
 //! ```
 //!
 //! Data that is written before it is old makes room for more. If programs change it again, the write was in vain: what a database
@@ -46,7 +47,9 @@ pub(crate) struct Rewrites {
 impl Rewrites {
     /// So many pages that were written early are dirty again.
     pub(crate) fn dirtied_again(&self, pages: u64) {
-        self.again.fetch_add(pages, Ordering::Relaxed);
+        if !foliocache_sync::planted!(written_in_vain_not_counted) {
+            self.again.fetch_add(pages, Ordering::Relaxed);
+        }
     }
 
     /// So many pages were written early, where no more than `limits` allow are dirty.
@@ -56,7 +59,9 @@ impl Rewrites {
         let looks_after = |part| early >= FEWEST.max(limits.limit / part);
         let level = self.level.load(Ordering::Relaxed);
         let next = match (again * 8).checked_div(early).unwrap_or(0) {
-            rise @ 2.. if looks_after(RISES_AFTER) => (u64::from(level) + rise).min(STEPS.into()),
+            eighths @ 2.. if looks_after(RISES_AFTER) => {
+                (u64::from(level) + 2 * eighths).min(STEPS.into())
+            }
             1 if looks_after(FALLS_AFTER) => level.into(),
             0 if looks_after(FALLS_AFTER) => level.saturating_sub(1).into(),
             _ => return,

@@ -101,10 +101,14 @@ impl BackingDevInfo {
             if (age(since) >= expire) != old {
                 continue;
             }
-            let flush = || {
+            let failed = || file.counts.get(Count::Failed) > 0;
+            let flush = |ended: bool| {
                 let unstable = self.counts.get(Count::Unstable);
                 let limits = self.dirty_limits();
-                memory || old || flush_due(limits, unstable, self.nr_to_write())
+                // Old data has a flush at the end, not one a turn. A file with failed data may never come to its end.
+                let is_done =
+                    old && (ended || failed()) && !foliocache_sync::planted!(old_data_not_flushed);
+                memory || is_done || flush_due(limits, unstable, self.nr_to_write())
             };
             self.answer_asked();
             let measured = over.then(|| self.measure_pass());
@@ -113,7 +117,7 @@ impl BackingDevInfo {
             let budget = if early { self.excess().min(turn) } else { turn };
             let (mut worked, flush) = file.background_writeback(budget, early, flush);
             // What is old is written in one go. A file with failed data is old until that is written, and gets a turn a round.
-            let goes_on = over || (old && file.counts.get(Count::Failed) == 0);
+            let goes_on = over || (old && !failed());
             if flush {
                 written.push(file);
             }
@@ -234,6 +238,34 @@ mod tests {
         foliocache_sync::time::sleep(Duration::from_millis(30));
         bdi.flush_round(false);
         assert_eq!(bdi.nr_to_write(), 0);
+    }
+
+    #[test]
+    fn the_old_data_of_a_file_is_flushed_once() {
+        let (bdi, _) = dirty_within(8 * BOUND, 0, Duration::from_millis(20));
+        let flushes = Arc::new(AtomicU64::new(0));
+        let count = {
+            let flushes = flushes.clone();
+            // Relaxed: one thread.
+            move || _ = flushes.fetch_add(1, Ordering::Relaxed)
+        };
+        let sink = Sink {
+            on_flush: Some(Box::new(count)),
+            ..Sink::default()
+        };
+        let file = AddressSpace::new(&bdi, Arc::new(sink), 0);
+        // More than a turn.
+        let pages = bdi.dirty_limits().flush_after() / 10 * 9;
+        assert!(pages > turn(u64::MAX));
+        for page in 0..pages {
+            let mut at = Iocb::at(page * 4096);
+            file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+        }
+        foliocache_sync::time::sleep(Duration::from_millis(30));
+        bdi.flush_round(false);
+        assert_eq!(bdi.nr_to_write(), 0);
+        // Relaxed: as above.
+        assert_eq!(flushes.load(Ordering::Relaxed), 1);
     }
 
     #[test]
@@ -409,7 +441,7 @@ mod tests {
             let folio = file.lock_folio(PageIndex(page)).expect("it is cached");
             folio.state.load().has(flag::DIRTY)
         };
-        let turn = |pages| file.background_writeback(pages, true, || false);
+        let turn = |pages| file.background_writeback(pages, true, |_| false);
         assert_eq!(turn(20), (true, false));
         assert!(dirty() == 80 && (0..50).all(is_dirty));
         // They were passed over on the way.
