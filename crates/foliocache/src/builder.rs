@@ -59,7 +59,7 @@ impl CacheBuilder {
     /// back by itself. Above 0 and below [`dirty_percent`](Self::dirty_percent). Default: 10.
     ///
     /// If programs soon dirty much of the data again that was written back for want of room, this limit rises, to
-    /// three quarters of the other one at most.
+    /// thirteen sixteenths of the other one at most.
     pub fn dirty_background_percent(mut self, percent: u32) -> Self {
         self.config.dirty_background_percent = percent;
         self
@@ -68,9 +68,9 @@ impl CacheBuilder {
     /// The share of the memory for pages, in percent, that may be dirty before writers wait: at most 90. Directories share it by
     /// how fast they are written. Default: 40.
     ///
-    /// If programs soon dirty much of the data again that was written back for want of room, this limit rises by
-    /// half, to 60 at most. Data that changes all the time, such as an index that is being loaded, is then written
-    /// less often.
+    /// If programs soon dirty much of the data again that was written back for want of room, this limit rises to its
+    /// double: to 75 at most, to 60 in a cache of several directories. Data that changes all the time, such as an index that is
+    /// being loaded, is then written less often.
     pub fn dirty_percent(mut self, percent: u32) -> Self {
         self.config.dirty_percent = percent;
         self

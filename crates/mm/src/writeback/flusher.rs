@@ -6,11 +6,12 @@
 //! dirty for long enough. It goes in turns over the dirty files, the old ones first; a round does not visit
 //! files that need nothing. A turn writes what the store takes in a tenth of a second: neither another file
 //! nor a caller that makes this one durable waits for long. A round ends when nothing old is left that can be written. What is
-//! written for room alone is what is above the background limit, or an eighth of that limit if that is more, and first what is
-//! not stored to again (decision 81).
+//! written for room alone is what is above the background limit, or [`Limits::piece`](crate::dirty::Limits::piece) if that is more, and first what is
+//! not stored to again (decisions 81 and 92).
 //!
 //! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
-//! may need one operation for all of them.
+//! may need one operation for all of them. A file whose old data takes more than one turn is flushed at the end of its pass, or when
+//! [`Limits::flush_after`](crate::dirty::Limits::flush_after) pages wait for a flush.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
