@@ -81,7 +81,7 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "xarray",
-        "node_freed_under_readers",
+        "freed_under_readers",
         "a node is used again without a grace period",
         Model,
         &["xarray::loom_xarray::a_node_is_reused_only_after_its_readers"],
