@@ -21,6 +21,11 @@ pub trait List: Default {
     /// Items in the list.
     fn len(&self) -> usize;
 
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Takes all items of `other`.
     fn append(&mut self, other: &mut Self);
 }
@@ -84,7 +89,7 @@ impl<L: List> Retired<L> {
                 free.append(&mut self.waiting);
                 self.cookie = None;
             }
-            if self.cookie.is_some() || self.filling.len() == 0 {
+            if self.cookie.is_some() || self.filling.is_empty() {
                 return;
             }
             self.waiting.append(&mut self.filling);
