@@ -104,8 +104,8 @@ impl AddressSpace {
         mapping
     }
 
-    /// Bytes that an address space takes by itself, without its pages: what to charge for one. What it
-    /// takes besides once it is much read it charges itself.
+    /// Bytes that an address space takes by itself, without its pages: what to charge for one. Memory that it takes
+    /// later for counting hits it charges itself.
     pub fn memory_bytes() -> usize {
         // In the heap, with the counts of its `Arc` on a line before it, and what the allocator loses by the alignment:
         // measured with glibc. In the table of address spaces, half empty at worst. And the groups of its fsyncs.
@@ -199,7 +199,7 @@ impl AddressSpace {
         if added.is_err() {
             let (frame, order) = locked.detach();
             drop(locked);
-            // A linear frame is the page's, whoever has the folio.
+            // A linear frame belongs to its page, not to a folio.
             match mm.frames.is_linear(frame) {
                 true => mm.frames.unclaim_linear(frame, order),
                 false => mm.frames.free(frame, order),
@@ -320,8 +320,8 @@ impl AddressSpace {
         self.retire(locked, frame, order)
     }
 
-    /// What becomes of a folio that was detached, of frames that are given: it is its views', or its descriptor is free.
-    /// Then the frames are returned, if they are general ones.
+    /// The end of a folio that was detached and had these frames: its views keep it, or its descriptor becomes free. In
+    /// the second case general frames are returned.
     pub(crate) fn retire(
         &self,
         locked: LockedFolio<'_>,
@@ -352,7 +352,7 @@ impl AddressSpace {
             && locked.state.clear(flag::DROPBEHIND).has(flag::DROPBEHIND)
     }
 
-    /// A marked folio leaves the index, whoever takes it out.
+    /// Counts a marked folio that leaves the index.
     pub(crate) fn note_uncached_gone(&self, locked: &LockedFolio<'_>) {
         if Self::take_mark(locked) {
             bump(&self.counters.uncached.dropped, locked.nr_pages());

@@ -12,7 +12,7 @@ use crate::views::{CopyInMaking, OVERHEAD};
 /// One of so many bytes of the bound is the most that charged copies hold.
 const PART: u64 = 4;
 
-/// Bytes that are charged at once where memory is short. Room for so many is made by whatever makes room for an index node.
+/// Bytes that are charged at once where memory is short. Whatever makes room for an index node makes room for so many.
 const PIECE: u64 = CHUNK_SIZE as u64;
 
 /// Times room is made for a charge of metadata before it is refused: others may take what is freed.
@@ -41,7 +41,7 @@ impl MetadataCharge {
         }
     }
 
-    /// Charges the bytes for what somebody has in use; see [`Mm::charge_used_metadata`].
+    /// Charges the bytes for something in use; see [`Mm::charge_used_metadata`].
     ///
     /// # Errors
     /// Those of [`Mm::charge_used_metadata`], whose context this has.
@@ -51,7 +51,7 @@ impl MetadataCharge {
         Ok(Self { mm, bytes })
     }
 
-    /// What is charged.
+    /// Bytes charged.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! What is counted, per file, per file system and per cache, and the figures of a file.
+//! The counters of a file, a file system and a cache, and the figures of a file.
 
 use foliocache_sync::LazyCounter;
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -45,7 +45,7 @@ impl PageCounts {
     }
 }
 
-/// What happened in a cache, ever; [`MmStats`](crate::MmStats) has the meaning of each.
+/// Events of a cache since it was made; [`MmStats`](crate::MmStats) has the meaning of each.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) direct_reclaims: AtomicU64,
@@ -56,7 +56,7 @@ pub(crate) struct Events {
     pub(crate) replaced: AtomicU64,
 }
 
-/// What one file's users did, since it was first opened, besides hits.
+/// Activity of one file, besides hits, since it was first opened.
 #[derive(Debug, Default)]
 pub(crate) struct FileCounters {
     pub(crate) misses: AtomicU64,
@@ -72,7 +72,7 @@ pub(crate) struct FileCounters {
     pub(crate) faults: AtomicU64,
     pub(crate) mapped: AtomicU64,
     pub(crate) uncached: UncachedCounters,
-    /// What readahead of the file was worth lately.
+    /// How much of the recent readahead of the file was used.
     pub(crate) feedback: ReadaheadFeedback,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct UncachedCounters {
     pub(crate) failed_held: AtomicU32,
 }
 
-/// What was found in the cache of one file.
+/// Pages that reads found in the cache of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Hits(pub(crate) LazyCounter);
 
@@ -118,7 +118,7 @@ pub(crate) fn read_short(counter: &AtomicU32) -> u64 {
 /// memory, or since the cache was made.
 ///
 /// A folio of several pages counts whole as dirty, under writeback, unstable or failed as soon as part
-/// of it is: all of it has to stay in memory. What is written is the part.
+/// of it is: all of it has to stay in memory. Only the part is written.
 ///
 /// Each page that a read touches counts once: as a hit, as a first use of readahead, or as a miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,11 +164,11 @@ pub struct FileStats {
     pub faults: u64,
     /// Pages that faults put into the page tables.
     pub mapped_pages: u64,
-    /// What became of the pages of uncached operations.
+    /// The fate of the pages of uncached operations.
     pub uncached: UncachedStats,
 }
 
-/// What became of the pages of uncached operations. Each page that such an operation brought in,
+/// The fate of the pages of uncached operations. Each page that such an operation brought in,
 /// read ahead or found counts once as asked and once among the others, those of [`UncachedStats::pending_pages`] excepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

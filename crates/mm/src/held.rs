@@ -9,7 +9,7 @@
 //! | `Io` | stay in memory and writable in the windows | is not noticed, so all of it stays dirty | through a copy |
 //!
 //! Folios of held pages carry `HELD` and are not evicted. They count against a share of the bound ([`crate::unreclaimable`]),
-//! each page once. What is pinned besides counts as held.
+//! each page once. A held page that is also pinned counts as held.
 //!
 //! # Invariants
 //!
@@ -106,7 +106,7 @@ impl AddressSpace {
         let untracked = |held: &Held| held.kind == HoldKind::Untracked;
         let stored = matches!(held.kind, HoldKind::Untracked | HoldKind::Io);
         if stored && others(untracked) > 0 {
-            // What was stored since the last sync is still to be written.
+            // Stores since the last sync are still to be written.
             self.dirty_all(&held.pages);
         }
         let left = {
@@ -192,7 +192,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Reads what is held or pinned once more, in place: the store has changed it. What cannot be read stays as it was.
+    /// Reads held and pinned pages once more, in place, because the store has changed them. A page that cannot be read
+    /// stays as it was.
     ///
     /// Context: `invalidate_lock` held exclusive; blocks for I/O, with folio locks.
     pub(crate) fn read_held_again(&self) {

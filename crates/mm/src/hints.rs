@@ -13,8 +13,8 @@ pub(crate) struct Start(pub(crate) AtomicU64);
 ///
 /// # Memory ordering
 ///
-/// Relaxed: written with `i_rwsem` held exclusive; whoever reads something older makes a smaller
-/// folio, or one that is larger than it will need.
+/// Relaxed: written with `i_rwsem` held exclusive; a thread that reads something older makes a smaller folio, or one
+/// that is larger than it will need.
 #[derive(Debug, Default)]
 pub(crate) struct Appended {
     start: AtomicU64,

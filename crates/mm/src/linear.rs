@@ -1,4 +1,4 @@
-//! What a file has once it was mapped: its linear ranges, and its windows.
+//! The linear ranges and the windows of a file that was mapped.
 //!
 //! # Model
 //!
@@ -91,7 +91,8 @@ impl AddressSpace {
 
     /// Gives the file's first `pages` pages linear frames, moving the folios that are cached.
     ///
-    /// Context: blocks for memory, and for seconds for whoever uses or pins the file; of huge frames for I/O; no lock held.
+    /// Context: blocks for memory, and for seconds for other users and pins of the file; of huge frames for I/O; no lock
+    /// held.
     ///
     /// # Errors
     /// [`MapError::Busy`]: the next call goes on where this one stopped.
@@ -134,7 +135,8 @@ impl AddressSpace {
         Ok(linear)
     }
 
-    /// Adds a range of huge frames. What is cached of its pages leaves: no smaller folio may be there.
+    /// Adds a range of huge frames. The cached pages of the range leave the cache: no smaller folio
+    /// may be there.
     ///
     /// # Errors
     /// Those of a sync; `EBUSY` where others go on storing to these pages, or a memory file system has some: it has

@@ -1,4 +1,4 @@
-//! What a file system gives the cache: the operations behind an address space.
+//! The operations behind an address space, which a file system implements.
 //!
 //! # Model
 //!
@@ -37,7 +37,7 @@
 use foliocache_sys::Errno;
 pub use foliocache_sys::fd::{Extent, IoSegment};
 
-/// What to call when a read that was started has ended, with what
+/// The callback of a started read. It is called once the read has ended, with what
 /// [`AddressSpaceOperations::read_folios`] would return.
 pub type ReadDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
@@ -93,7 +93,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// of the file, at any byte. After [`AddressSpaceOperations::look_before_writeback`] said so, both may be any
     /// byte. Durable only after [`AddressSpaceOperations::flush`].
     ///
-    /// Returns the bytes written. What a short count leaves out is handed over again at once, from
+    /// Returns the bytes written. After a short count the rest is handed over again at once, from
     /// the last whole page on: an implementation that wrote some before an error returns the count
     /// and gives the error then.
     ///
@@ -117,8 +117,8 @@ pub trait AddressSpaceOperations: Send + Sync {
     }
 
     /// As [`AddressSpaceOperations::writepages`], where [`AddressSpaceOperations::appends_only`] said so. `stored` bytes of the
-    /// file are in the store; `None` after a flush failed. What the call is given of them is not written again. A short count
-    /// may end at any byte.
+    /// file are in the store; `None` after a flush failed. Bytes of the call that lie among them are not written again. A
+    /// short count may end at any byte.
     ///
     /// # Errors
     /// As `writepages`; `EPERM` if what is given of the `stored` bytes is not what the store has.
@@ -133,7 +133,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     }
 
     /// Makes durable whatever `writepages`, `truncate`, `punch_hole` and `write_inode` completed
-    /// before the call. What they do while it runs is left to the next flush.
+    /// before the call. The next flush covers what they do while it runs.
     ///
     /// # Errors
     /// Any error of the medium. All data that no earlier flush made durable, what was written during
@@ -207,8 +207,8 @@ pub trait AddressSpaceOperations: Send + Sync {
         None
     }
 
-    /// Gives `len` bytes at `pos` their place in the store, whatever the size, where they have none. What they read as
-    /// stays.
+    /// Gives `len` bytes at `pos` their place in the store, whatever the size, where they have none. Reads of them
+    /// return the same bytes as before.
     ///
     /// # Errors
     /// `ENOSPC`, `EDQUOT`; `EOPNOTSUPP` where the store cannot.

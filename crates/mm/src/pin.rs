@@ -19,8 +19,8 @@
 //! a write of the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no
 //! writeback makes it less: it is counted as pinned.
 //!
-//! What is pinned for long should keep little else where it is. So a large folio is split first, and a small one moves to
-//! a block where others lie that are pinned for long, both if that can be done at once.
+//! A long pin should fix little memory beside its own. So a large folio is split first, and a small one moves to a block
+//! with other long pins, both if that can be done at once.
 //!
 //! # Invariants
 //!
@@ -113,7 +113,7 @@ pub enum PinError {
         pinned: u64,
         /// The most that pins may hold.
         most: u64,
-        /// What they hold, some of it.
+        /// Some of the ranges that they hold.
         holders: Vec<Holder>,
     },
     /// Another error.
@@ -159,7 +159,7 @@ pub struct PinnedPart {
 pub struct FolioPin {
     mapping: Arc<AddressSpace>,
     bytes: Range<u64>,
-    /// What it adds to the counts of each folio.
+    /// Its contribution to the counts of each folio.
     hold: Hold,
     /// The folios in order; most pins are of one, and 0 is none.
     first: FolioId,
@@ -172,7 +172,7 @@ impl FolioPin {
         self.bytes.clone()
     }
 
-    /// What it is for.
+    /// The mode that it was made with.
     pub fn mode(&self) -> PinMode {
         PinMode {
             long_term: self.hold.is_long_pin(),
@@ -218,7 +218,7 @@ impl FolioPin {
     }
 }
 
-/// As an early version for Linux had it: what is pinned is on no queue.
+/// As in an early version for Linux: pinned folios are on no queue.
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 impl FolioPin {
@@ -269,7 +269,8 @@ fn has_pages(locked: &LockedFolio<'_>, page: PageIndex, last: PageIndex) -> bool
     locked.has_grains(within(page.pos())..within(end))
 }
 
-/// What a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that has `others`.
+/// The number that a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that
+/// has `others`.
 fn counted(pages: u64, others: HoldCounts, hold: Hold) -> u64 {
     let pinned = if others.is_pinned() { 0 } else { pages };
     match hold.is_device_write() && others.device_writes() == 0 {
@@ -350,7 +351,7 @@ impl AddressSpace {
                 None => return Ok(page),
             }
         }
-        // Nobody waits for what comes next while holding memory.
+        // No memory is held over the waits below.
         *prepared = None;
         let seen = locked.state.load();
         if pin.hold.is_device_write() && seen.has(flag::WRITEBACK) {

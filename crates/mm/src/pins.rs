@@ -1,5 +1,5 @@
-//! What pins of all files have in common, and the names of files whose views outlived their folios: the state. `pin.rs`, its
-//! `bar.rs`, and `holder.rs` say what is done with it.
+//! The state that the pins of all files share, and the names of files whose views outlived their folios. The procedures are
+//! in `pin.rs`, its `bar.rs`, and `holder.rs`.
 //!
 //! # Memory ordering
 //!
@@ -18,7 +18,7 @@ pub(crate) const PIN_WAIT: u64 = 1_000_000_000;
 /// Where in [`Pins::pages`] the count of pages begins that devices may write: there are fewer frames than that.
 pub(crate) const DEVICE_WRITES: u32 = 32;
 
-/// What pins of all files have in common.
+/// The state that the pins of all files share.
 #[derive(Debug)]
 pub(crate) struct Pins {
     /// Pages that are to get no pin, by the file's number. Only ever a few.

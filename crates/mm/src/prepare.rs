@@ -179,7 +179,7 @@ impl Mm {
     }
 }
 
-/// What was missing beside frames.
+/// Memory other than frames that was missing.
 enum Short {
     Nodes(PreloadError),
     Descriptors,

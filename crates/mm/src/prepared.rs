@@ -61,7 +61,7 @@ impl<'a> Prepared<'a> {
             if let Some(frame) = mapping.take_frames(page, order, &mut self.frames) {
                 return Some((folio, frame, order));
             }
-            // What is not there now is not looked for again.
+            // An order that is not free now is not tried again.
             self.max_order = order.saturating_sub(1);
         }
         self.folio = Some(folio);

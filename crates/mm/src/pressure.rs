@@ -28,8 +28,8 @@ use crate::frames::{BLOCK_SIZE, Frames, MIN_LIMIT};
 use policy::Policy;
 pub(crate) use policy::Usage;
 
-/// What pressure leaves beside metadata and what cannot be reclaimed: some blocks, so that one large
-/// request does not take all.
+/// Bytes that pressure leaves beside metadata and unreclaimable memory: some blocks, so that one large request does
+/// not take all.
 const FLOOR: u64 = 2 * MIN_LIMIT;
 
 /// The reason why a cache stays below its configured limit.
@@ -171,8 +171,8 @@ impl Pressure {
     }
 }
 
-/// What the cache holds for certain. Index nodes and tables that may not be touched yet are not in
-/// it: they count as somebody else's once they are, which errs on the safe side.
+/// The memory that the cache holds for certain. Index nodes and tables that may not be touched yet are not in it:
+/// once they are touched they count as taken by others, which errs on the safe side.
 pub(crate) fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
     let usage = frames.usage();
     let floor =

@@ -27,10 +27,10 @@
 //!
 //! # Memory ordering
 //!
-//! `state` against `holders` is a Dekker pair, by two SeqCst fences, each the other's partner: whoever takes a page out counts
-//! as a holder and then looks at the state; whoever begins to rely sets the state and then looks for holders and at the number of
-//! pages. Either the first sees the state, or the second the holder, or, by the Release of the count that goes down,
-//! that the page is gone.
+//! `state` against `holders` is a Dekker pair, by two SeqCst fences, each the other's partner: a thread that takes a page out
+//! counts as a holder and then looks at the state; a thread that begins to rely sets the state and then looks for holders and at
+//! the number of pages. Either the first sees the state, or the second the holder, or, by the Release of the count that goes
+//! down, that the page is gone.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::Duration;
@@ -45,7 +45,7 @@ use crate::types::pages_for;
 /// When the flusher asks again for files that were in use.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// What a search for memory has seen of pages that are relied on.
+/// Whether a search for memory passed over pages that are relied on.
 #[derive(Default)]
 pub(crate) struct Passed {
     /// Some may be evicted in a moment, once the flusher has answered.
@@ -72,12 +72,13 @@ impl AddressSpace {
     /// Nobody relies on the pages any more: there is a descriptor, or no handle.
     pub fn end_reliance(&self) {
         if self.is_relied_on() {
-            // Relaxed: whoever takes a page out before he sees it, would have passed it over.
+            // Relaxed: a thread that does not see it yet passes the page over, which does no harm.
             self.relied.0.store(state::FREE, Ordering::Relaxed);
         }
     }
 
-    /// What is not cached cannot be read: the pages are kept as long as anything else can be evicted.
+    /// Notes that pages can no longer be read from the store. They are kept as long as anything else
+    /// can be evicted.
     pub fn lose_reliance(&self) {
         if self.is_relied_on() {
             // Relaxed: as above.

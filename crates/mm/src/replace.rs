@@ -16,13 +16,13 @@
 //!
 //! 1. A page that is in the cache before and after is found in the index at every moment, dirty if it is dirty: a
 //!    sync that runs meanwhile looks for its folio without a lock.
-//! 2. Old bytes do not change: whoever reads them without a lock reads what was there before step 4, or again.
+//! 2. Old bytes do not change: a lockless reader gets the bytes from before step 4, or reads again.
 //!
 //! # Locking
 //!
 //! The folio lock of the old folio, then those of the new; `xa_lock`, the LRU lock and the pools' one after another. A
-//! folio under writeback is not replaced: the device reads its frames, which its views may give back meanwhile.
-//! Whoever wants that waits for `wb_lock`.
+//! folio under writeback is not replaced: the device reads its frames, which its views may give back meanwhile. A
+//! caller that has to replace one waits for `wb_lock`.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;

@@ -1,4 +1,5 @@
-//! The numbered rounds of a background reclaimer: who waits for one, and what it found. `reclaim/waiting.rs` says why.
+//! The numbered rounds of a background reclaimer: callers wait for one, and learn what it found. `reclaim/waiting.rs`
+//! says why.
 //!
 //! # Locking
 //!
@@ -82,7 +83,7 @@ struct State {
 }
 
 impl State {
-    /// What the rounds from `first` on found.
+    /// The result of the rounds from `first` on.
     fn found_since(&self, first: u64) -> Found {
         match () {
             () if self.freed_in >= first => Found::Memory,

@@ -1,4 +1,4 @@
-//! What the windows of a file show of its pages, and what of them is held.
+//! The pages that the windows of a file show, and those that are held.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ impl AddressSpace {
 
     /// Lets windows try pages again that they refused, because the file did not have them.
     ///
-    /// Context: it has them now; takes `windows` shared. Whoever refuses a page looks at the size under it.
+    /// Context: it has them now; takes `windows` shared. A refusal of a page looks at the size under it.
     pub(crate) fn end_poison(&self, pages: &Range<u64>) {
         if let Some(linear) = self.linear.get() {
             for window in linear.windows.read().iter() {

@@ -1,6 +1,6 @@
-//! What reclaim asks of caches of metadata: the trait that they implement, and their answer. `reclaim/shrinker.rs` asks.
+//! The trait by which reclaim asks caches of metadata to give some up, and their answer. `reclaim/shrinker.rs` asks.
 
-/// What a cache of metadata gave up.
+/// The result of [`Shrinker::shrink`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GivenUp {
     /// Bytes that are the bound's again.

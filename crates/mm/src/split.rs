@@ -64,7 +64,7 @@ impl AddressSpace {
     }
 
     /// Splits a locked folio, where that can be, until its grains are pages; returns the part that has byte `pos` of the
-    /// file, which is uptodate, and unlocks the others. What is stored there is written back by the page then.
+    /// file, which is uptodate, and unlocks the others. Later stores there are written back page by page.
     ///
     /// Context: as [`AddressSpace::split_folio`].
     #[cold]

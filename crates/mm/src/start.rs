@@ -1,4 +1,4 @@
-//! Where the first page of a file lies, for who opens the file.
+//! Where the first page of a file lies, for the thread that opens the file.
 //!
 //! # Model
 //!
@@ -6,7 +6,7 @@
 //! descriptor, the frame. Most files are read from their beginning on. So an address space remembers which descriptor and
 //! which frame its first page has, and opening the file asks for all three lines at once.
 //!
-//! What is remembered is a hint: it is never followed, and may be of a page that is gone.
+//! The two numbers are a hint: they are never dereferenced, and the page may have been evicted.
 //!
 //! # Memory ordering
 //!

@@ -15,7 +15,7 @@ use crate::unreclaimable::Unreclaimable;
 pub struct MmStats {
     /// Memory against the bound.
     pub memory: FrameUsage,
-    /// What of it cannot be reclaimed.
+    /// The part of it that cannot be reclaimed.
     pub unreclaimable: Unreclaimable,
     /// All files together; what was done counts those dropped since, too.
     pub files: FileStats,

@@ -30,8 +30,8 @@
 //!    A shrink of the bound may leave less, and concurrent writers may pass it by some pages.
 //! 2. Views, pins and what mappings hold keep units of 2 MiB from moving between general blocks and linear frames: a
 //!    general block with one viewed page cannot be emptied. At least a unit of each kind stays free of them, so that
-//!    neither kind waits for what only programs can end. What would fix one unit too many is refused as
-//!    beyond its share. Short pins of general frames are not: they end soon.
+//!    neither kind waits for what only programs can end. A view, pin or mapping that would fix one unit
+//!    too many is refused as beyond its share. Short pins of general frames are not: they end soon.
 //! 3. Of the huge pages that the kernel's pool has for the cache one is neither held nor pinned.
 //!
 //! # Memory ordering
@@ -256,8 +256,9 @@ impl Mm {
         self.frames.capacity() << PAGE_SHIFT > self.kept_for_pages()
     }
 
-    /// What caches of metadata that hold `held` bytes have to give up for `bytes` more: what they hold beyond
-    /// their share while memory is short, or what all metadata takes of the pages' part.
+    /// Bytes that caches of metadata, which hold `held` bytes, have to give up for `bytes` more: the larger
+    /// of their excess over their share, and the excess of all metadata over the part of the bound that pages
+    /// leave it.
     pub(crate) fn metadata_surplus(&self, held: u64, bytes: u64) -> u64 {
         let limit = self.frames.limit();
         let all = self.frames.metadata() + bytes + self.kept_for_pages();

@@ -28,8 +28,8 @@ pub struct IoLock<'a> {
 }
 
 impl AddressSpace {
-    /// Maps `len` bytes from `pos` on. What is there of the file can be accessed, also what comes to be there
-    /// later; a touch of what is not, or cannot be read, is SIGBUS.
+    /// Maps `len` bytes from `pos` on. Bytes of the file can be accessed, also those that it gets later. A touch
+    /// beyond the end of the file, or of a page that cannot be read, is SIGBUS.
     ///
     /// Its pages are those of the cache: a store is seen by readers at once, and a write by the program. The first
     /// mapping of a part of a file moves what is cached of it. Blocks for memory then, and for I/O that is under way.
@@ -53,7 +53,8 @@ impl AddressSpace {
 
     /// Maps `len` bytes from `pos` on that are in the file, and keeps them in memory: all of them are read, made huge
     /// pages of where the kernel can, and mapped without faults of ours. They count as memory that cannot be
-    /// reclaimed, each page once. What is cut off the file later cannot be accessed any more: a touch is SIGSEGV.
+    /// reclaimed, each page once. Pages that are cut off the file later cannot be accessed any more: a touch is
+    /// SIGSEGV.
     ///
     /// Blocks for I/O and memory.
     ///
@@ -78,7 +79,7 @@ impl AddressSpace {
             LockedAccess::Read => (VmaAccess::Read, HoldKind::Read),
             LockedAccess::Untracked => (VmaAccess::ReadWrite, HoldKind::Untracked),
         };
-        // What is cut off from here on finds the window.
+        // A truncate from here on finds the window.
         let shared = self.share_i_rwsem();
         in_file()?;
         let mut held = Held::new(pages.clone(), kind);
@@ -157,7 +158,7 @@ impl Vma {
         &self.mapping
     }
 
-    /// What it is for.
+    /// The access that it was made for.
     pub fn access(&self) -> VmaAccess {
         self.window.access
     }

@@ -87,8 +87,8 @@ impl Window {
         .is_none()
     }
 
-    /// Gives back the page tables of units, in ascending order, that have no page in the cache still; how many. What is
-    /// evicted and not punched yet is a fault again.
+    /// Gives back the page tables of units, in ascending order, that still have no page in the cache; how many. A touch
+    /// of a page that is evicted and not punched yet is a fault again.
     ///
     /// Context: takes `windows` exclusive.
     fn drop_tables(
@@ -102,7 +102,7 @@ impl Window {
         if !windows.iter().any(|listed| Arc::ptr_eq(listed, self)) {
             return 0;
         }
-        // What came into the cache since may be locked for I/O: its pages stay where they are.
+        // Pages that came into the cache since may be locked for I/O, and stay mapped.
         let still = |&&unit: &&u32| self.is_idle(file, unit);
         let units: Vec<u32> = units.iter().filter(still).copied().collect();
         let gone = units.iter().filter(|&&unit| self.tables.remove(unit));

@@ -39,7 +39,8 @@ impl AddressSpace {
         }
     }
 
-    /// What an append of `len` bytes at `iocb.pos`, the end of the file, takes so that it does not stop on its way.
+    /// The memory for an append of `len` bytes at `iocb.pos`, the end of the file, so that the append does not stop
+    /// on its way.
     ///
     /// Context: `i_rwsem` held exclusive.
     ///

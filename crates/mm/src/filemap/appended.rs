@@ -1,4 +1,4 @@
-//! What was appended to a file lately, and how large the next folio is.
+//! The order of the next folio of a write, from recent appends.
 
 use crate::records::AddressSpace;
 use crate::types::{PAGE_SIZE, offset_in_page};

@@ -7,7 +7,7 @@
 //!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ all copies ▶ all versions
 //!   then those that were no plain hit:
 //!     copy what is there
-//!     start reading what is not, eight with one wake-up of whoever reads
+//!     start reading what is not, eight with one wake-up of the reading thread
 //!   enough is on its way: the first that is not done waits, then the next are looked at
 //!   all have been looked at: the last waits first
 //! ```
@@ -17,8 +17,8 @@
 //! cache misses overlap. Each request goes through the steps of [`crate::lookup`] in their order; between two
 //! of them are steps of others.
 //!
-//! What a plain hit is: bytes of one folio that is in use already, and not many. Everything else is read as
-//! [`AddressSpace::read`] reads it, first without waiting.
+//! A plain hit is few bytes of one folio that is in use already. Everything else is read as [`AddressSpace::read`]
+//! reads it, first without waiting.
 //!
 //! # Locking
 //!
@@ -119,7 +119,7 @@ impl<'a> Request<'a> {
         self.pos
     }
 
-    /// What was read, as [`AddressSpace::read`] returns it; `EAGAIN` before the end of the batch.
+    /// The bytes read, as [`AddressSpace::read`] returns them; `EAGAIN` before the end of the batch.
     ///
     /// # Errors
     /// As [`AddressSpace::read`].
@@ -144,7 +144,7 @@ impl<'a> Request<'a> {
         (self.iocb.pos - self.pos) as usize
     }
 
-    /// What is left to do: where to go on, and the memory for it.
+    /// The rest of the request: where to go on, and the memory for it.
     pub fn rest(&mut self) -> (&mut Iocb, &mut [u8]) {
         let done = self.done();
         (&mut self.iocb, &mut self.buf[done..])
@@ -288,9 +288,9 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
         }
     }
 
-    /// A request that has to wait, when all that need not are done and all that do are on their way, or as many
-    /// as may be at once. The caller waits for it, and says so by [`Request::end`], before the next call. `None`
-    /// when all are done.
+    /// The next request that has to wait. By then all requests that need not wait are done, and the reads of the
+    /// others are on their way, or as many as may be at once. The caller waits for it, and says so by
+    /// [`Request::end`], before the next call. `None` when all are done.
     ///
     /// Does not block.
     pub fn next_to_finish(&mut self) -> Option<&mut R> {
@@ -306,8 +306,8 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
             self.started -= std::mem::take(&mut request.started);
             self.done += 1;
         }
-        // Reads end about in the order in which they began: whoever waits for the last is woken once, and not by
-        // each of them.
+        // Reads end about in the order in which they began: a thread that waits for the last is woken once, and not
+        // by each of them.
         while self.done < self.end {
             let last = self.end - 1;
             if !self.requests[last].as_mut().is_done() {

@@ -1,5 +1,5 @@
-//! What a write asks of the store before it makes anything dirty: whether somebody else changed the file, and whether
-//! there is room.
+//! The questions of a write to the store before it makes anything dirty: did others change the file, and is there
+//! room?
 //!
 //! A file that is all in the store may be changed there by others. A write of a part of a page brings back the rest of
 //! it as it is cached; so the store is asked first where the file may have changed. While something is dirty it is asked
@@ -14,11 +14,11 @@ use crate::records::AddressSpace;
 use crate::types::MAX_FILE_SIZE;
 use crate::writeback::ReservedSpace;
 
-/// What keeps room for a write until its bytes are dirty: what it asked for, or that it does not ask.
+/// Keeps room for a write until its bytes are dirty: either the room that it asked for, or its right not to ask.
 type SpaceForWrite<'a> = (Option<ReservedSpace<'a>>, Option<UnaskedWrite<'a>>);
 
 impl AddressSpace {
-    /// Begins a write to a clean page that has nothing to ask; `None` if it has.
+    /// Begins a write to a clean page that need not ask the store; `None` if it has to.
     #[inline]
     pub(super) fn begin_without_asking(&self) -> Option<UnaskedWrite<'_>> {
         let asks = self.ops.is_shared() && !self.has_pages_to_write();
@@ -37,7 +37,7 @@ impl AddressSpace {
         }
     }
 
-    /// Looks whether somebody else changed the file, before the first write to one that is all in the store.
+    /// Asks the store whether others changed the file, before the first write to a file that is all in the store.
     ///
     /// Context: nothing held; may block unless `nowait`, and then for reads under way if somebody changed the file.
     ///
@@ -57,8 +57,8 @@ impl AddressSpace {
         }
     }
 
-    /// Room in the store for a write, where it is scarce or the write is large. What is wrong with the write itself is
-    /// found later.
+    /// Room in the store for a write, where it is scarce or the write is large. Errors of the write itself are found
+    /// later.
     pub(super) fn space_for_write(
         self: &Arc<Self>,
         iocb: &Iocb,

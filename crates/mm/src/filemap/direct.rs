@@ -10,8 +10,8 @@
 //! The edges, parts of pages, go through the cache, uncached. Whole pages do not:
 //!
 //! - **A read** takes what is cached from there, since it is at least as new, and the rest from the store. It brings nothing in.
-//! - **A write** takes what is cached of its pages from the cache, empties the windows, and then writes to the store. All the
-//!   while nobody else writes, fills or writes back the file.
+//! - **A write** takes what is cached of its pages from the cache, empties the windows, and then writes to the store.
+//!   Meanwhile no other thread writes, fills or writes back the file.
 //!
 //! A fault of a mapping that comes before sees the old bytes, and its page leaves again; one that comes while the write is under
 //! way waits for its end. A read beside the write may see part of it, as always.
@@ -33,8 +33,8 @@
 //!
 //! # Memory ordering
 //!
-//! The counts of [`DirectWrites`](crate::dirty::DirectWrites) are Relaxed: they change under `wb_lock` and `flush_lock`; who looks without them sees what it
-//! did itself, and what those did who put the file on the list.
+//! The counts of [`DirectWrites`](crate::dirty::DirectWrites) are Relaxed: they change under `wb_lock` and `flush_lock`; a thread that looks without
+//! them sees its own changes, and those of the threads that put the file on the list.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, rcu};
@@ -153,7 +153,7 @@ impl AddressSpace {
                 .min(len)
         };
         bump(&self.counters.read_in, read as u64);
-        // What the store does not have is zero, up to the end of the file.
+        // Bytes that the store does not have are zero, up to the end of the file.
         let valid = self.left(pos, len);
         if read < valid {
             segment.zero(read, valid - read);

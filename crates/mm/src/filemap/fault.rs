@@ -12,8 +12,8 @@
 //!   unlock
 //! ```
 //!
-//! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). How much, the
-//! stream of faults says that it continues: a store at a random place maps and dirties one page. A huge frame is mapped
+//! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). The stream of
+//! faults that it continues says how much: a store at a random place maps and dirties one page. A huge frame is mapped
 //! as a whole, what it has beyond the end of the file too, and a store makes all of it dirty.
 //!
 //! A store waits before its page is writable, not after: the writeback that it waits for could be that page's, and
@@ -68,7 +68,7 @@ impl AddressSpace {
             self.bdi().check_failed_cap()?;
             // Relaxed: a sum that somebody pays.
             let owed = window.owed.swap(0, Ordering::Relaxed);
-            // Of an error that came since the next write is told.
+            // The next write gets an error that came since.
             let _ = self.bdi().balance_dirty_pages(self, owed, false);
         }
         let space = match write {
@@ -133,7 +133,7 @@ impl AddressSpace {
         let Some((end, dirtied)) = mapped else {
             return Ok(None);
         };
-        // What is held for stores stays dirty, however long is waited.
+        // Pages that are held for stores stay dirty, however long the fault waits.
         let stays = seen.has(flag::HELD) && self.held_for_stores(page.0..page.0 + 1).is_some();
         if dirtied > 0 && !stays {
             // Relaxed: as above.
@@ -191,7 +191,7 @@ impl AddressSpace {
         let linear = self.linear.get().expect("it is mapped");
         let windows = linear.windows.read();
         if !windows.iter().any(|listed| Arc::ptr_eq(listed, window)) {
-            // It was taken away, and nobody else will give this back.
+            // The window is gone, and no other thread will give the charge back.
             window.uncharge_tables(mm);
             return Err(Errno::EFAULT);
         }

@@ -19,8 +19,8 @@
 //! # Safety
 //!
 //! With [`super::view`] this is where references into the direct map are made. The premise here is invariant 1
-//! with what the folio lock means: every store into a frame that a file has is made by who holds
-//! the lock of its folio, or through a window or a pin for a device's writes, which rule a reference out. Reads beside it, by readers without a lock and by write-out, do no harm.
+//! with what the folio lock means: every store into a frame of a file is made under the lock of its folio, or through a window or a pin for a
+//! device's writes, which rule a reference out. Reads beside it, by readers without a lock and by write-out, do no harm.
 #![allow(unsafe_code)]
 
 use foliocache_sync::Arc;

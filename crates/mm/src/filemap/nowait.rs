@@ -1,4 +1,4 @@
-//! What an async caller does about a page that its read would have to wait for.
+//! Bringing in a page for an async caller, whose read would have to wait for it.
 //!
 //! # Model
 //!
@@ -24,7 +24,7 @@ use crate::types::PageIndex;
 /// Tries at a page that changes all the time before another thread takes over.
 const MAX_TRIES: usize = 8;
 
-/// What is to be done about a page that is missing.
+/// The next step for a page that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// Read it again now.
@@ -53,7 +53,7 @@ impl AddressSpace {
         waker: &Waker,
     ) -> Result<Fetch, Errno> {
         self.mm().check_fork()?;
-        // What is read directly is not brought in.
+        // A direct read brings nothing in.
         let Some((page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct) else {
             return Ok(Fetch::Retry);
         };
@@ -98,7 +98,7 @@ impl AddressSpace {
         uncached: bool,
         plug: &mut Plug,
     ) -> Option<(PageIndex, PageIndex)> {
-        // Memory that is not free now is the business of a thread that may wait, and so is the pattern.
+        // If no memory is free now, a thread that may wait goes on, and it notes the pattern of the reads.
         if self.ops.read_mode() != ReadMode::Background || self.mm().frames.has_waiters() {
             return None;
         }

@@ -27,7 +27,7 @@ use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
 use crate::uncached::UncachedRead;
 
-/// What a hole of a memory file is read from.
+/// The bytes of a hole of a memory file.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Bytes of the buffer for a destination that is a mapping.
@@ -270,8 +270,8 @@ impl AddressSpace {
         }
     }
 
-    /// What of a copy counts: what is still within the file, since a truncate beside the copy may have
-    /// zeroed the rest. `EIO` if the folio's own memory stopped it.
+    /// The part of a copy that counts: bytes that are still within the file, since a truncate beside the copy may
+    /// have zeroed the rest. `EIO` if the folio's own memory stopped it.
     #[inline]
     fn count_copy(&self, pos: u64, result: Result<usize, Stopped>) -> Result<CopyOutcome, Errno> {
         let copied = match result {
@@ -283,8 +283,8 @@ impl AddressSpace {
         Ok(CopyOutcome::Copied(self.left(pos, copied)))
     }
 
-    /// Brings the page in, with readahead, and copies from it under its lock. What does not wait copies
-    /// only what is there.
+    /// Brings the page in, with readahead, and copies from it under its lock. A `nowait` read copies cached bytes
+    /// only.
     #[cold]
     fn read_miss(
         self: &Arc<Self>,

@@ -21,7 +21,7 @@
 //! # Locking
 //!
 //! `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive, then folio locks one by one. Before them, with none held,
-//! pins of what goes are waited for (see [`crate::pin`]).
+//! it waits for pins of the pages that go (see [`crate::pin`]).
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -89,7 +89,7 @@ impl AddressSpace {
             if size >= old || bar.is_some() {
                 break (exclusive, old);
             }
-            // What is cut off may be pinned, and its holder may want the lock.
+            // Pages that are cut off may be pinned, and the owner of the pin may need the lock.
             drop(exclusive);
             match self.bar_pins(PageIndex::of(size).0..u64::MAX) {
                 Ok(barred) => *bar = Some(barred),
@@ -142,7 +142,7 @@ impl AddressSpace {
         Err(Errno::ENOMEM)
     }
 
-    /// As [`AddressSpace::hold_off_pins`], for what removes the pages or zeroes them in part.
+    /// As [`AddressSpace::hold_off_pins`], for a truncate or hole punch.
     fn bar_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Errno> {
         self.hold_off_pins(pages).map_err(|pinned| {
             tracing::info!(%pinned, "a truncate or hole punch is refused");
@@ -244,7 +244,7 @@ impl AddressSpace {
         Some((locked, bytes))
     }
 
-    /// Whether it did: not if the page of an edge left the cache meanwhile, unless that is all the `same`.
+    /// Whether it made the hole: not if the page of an edge left the cache meanwhile, unless that is all the `same`.
     fn try_punch_hole(self: &Arc<Self>, pos: u64, end: u64, same: bool) -> Refusable<bool> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
@@ -287,7 +287,7 @@ impl AddressSpace {
             return Ok(Ok(true));
         }
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
-        // What is held stays in memory.
+        // Held pages stay in memory.
         if first < last && !self.is_held(first..last) {
             self.split_at(PageIndex(first));
             self.split_at(PageIndex(last));
@@ -320,7 +320,7 @@ impl AddressSpace {
     }
 
     /// Zeroes what is cached of the bytes from `pos` to `end`; the store has zeroed its own copy. A
-    /// dirty folio stays dirty, a clean one clean: it says what the store says. Grains that are zero
+    /// dirty folio stays dirty, a clean one clean: cache and store agree. Grains that are zero
     /// throughout need not be written.
     ///
     /// Context: `wb_lock` held, so the device is not reading the folio; views refused.
@@ -406,7 +406,7 @@ impl AddressSpace {
             true => Some(self.refuse_views(size, u64::MAX)?),
             false => None,
         };
-        // A page in use is waited for: what is left would be read for ever.
+        // A page in use is waited for: a page that stays would be read for ever.
         let lock = |page| self.lock_folio(page);
         let all = (PageIndex(0), PageIndex(u64::MAX));
         self.drop_clean(all.0, all.1, Operation::Forget, lock);

@@ -89,7 +89,7 @@ impl AddressSpace {
         let (start, readable) = self.readable(locked, pos);
         // Under the lock, so that it is no later than that of a truncate which has yet to come here.
         let len = self.left(pos, len.min(readable));
-        // Relaxed: it is set before the folio's lock is taken by whoever relies on it.
+        // Relaxed: a thread that relies on it sets it before it takes the folio's lock.
         let refused = self.refuses_views.load(Ordering::Relaxed)
             || mm.frames.is_linear(locked.frame())
             || locked.hold_counts().is_pinned();
@@ -204,7 +204,7 @@ impl AddressSpace {
         if let Ok(view) = &taken {
             iocb.pos += view.len() as u64;
             if let Some(uncached) = uncached {
-                // What it brought in is the view's alone from now on.
+                // The folio that it brought in is the view's alone from now on.
                 self.note_uncached_copy(&uncached, pos..iocb.pos, view.len() == left);
             }
         }

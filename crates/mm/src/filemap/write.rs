@@ -71,7 +71,7 @@ impl AddressSpace {
     /// store has no room for it, or a memory file system is full; the backing store's error; the file system's stored error while
     /// too much of it has failed to be written; `ECHILD` after a fork. `EAGAIN` also after some progress,
     /// if the rest has to be waited for. `ENOSPC` and `EDQUOT` also after all of it, if others took the room meanwhile: it is
-    /// dirty and retried. Of an append a flush tells that then.
+    /// dirty and retried. An append returns its bytes then, and a flush returns the error.
     #[doc(alias = "generic_file_write_iter")]
     #[inline]
     pub fn write(
@@ -126,7 +126,7 @@ impl AddressSpace {
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         drop((reserved, unasked));
         let room = self.check_space_after(asked || iocb.nowait);
-        // Who is told that an append failed makes it again.
+        // A caller repeats an append that returns an error.
         if !iocb.append {
             room?;
         }

@@ -37,7 +37,7 @@ pub(super) struct WriteHit<'a> {
 
 impl AddressSpace {
     /// Writes `bytes` at `pos` over bytes of one cached folio, as most writes do, and returns how many:
-    /// none, if they are not that, or if anything went wrong. What is left to do is [`AddressSpace::write`]'s.
+    /// none, if they are not that, or if anything went wrong. [`AddressSpace::write`] does the rest.
     /// Does not block, but for the dirty limits.
     #[inline]
     pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> usize {
@@ -115,7 +115,7 @@ impl AddressSpace {
         self.hit(part, seen, identity, pos)
     }
 
-    /// What to store to, at byte `pos` of the file in a locked folio.
+    /// Where to store to, at byte `pos` of the file in a locked folio.
     #[inline(always)]
     fn hit<'a>(
         &'a self,
@@ -191,7 +191,7 @@ impl AddressSpace {
         }
         drop(locked);
         if !nowait {
-            // The bytes are in the file; of a stored error the next write is told.
+            // The bytes are in the file; the next write gets a stored error.
             let _ = self.bdi().balance_dirty_pages(self, dirtied, false);
         }
     }

@@ -159,7 +159,7 @@ impl AddressSpace {
             return self.page_to_map(readahead, page, reader);
         };
         loop {
-            // What the frame has beyond the end is zero.
+            // The frame is zero beyond the end of the file.
             let last = PageIndex(pages_for(self.size()).saturating_sub(1).max(unit.0));
             let (locked, behind) = self.page_to_map(readahead, page.min(last), Reader::Ordinary)?;
             let all = 0..locked.identity().bytes();
@@ -204,7 +204,7 @@ impl AddressSpace {
     }
 }
 
-/// What a miss leaves to be done once its own page is copied.
+/// The rest of the work of a miss, after its own page is copied.
 pub(crate) struct Behind {
     /// The page after those that it brought in for its own request.
     pub(crate) fetched: PageIndex,

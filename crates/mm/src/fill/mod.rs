@@ -55,7 +55,7 @@ const READ_PAGES: u64 = 256;
 /// Reads that begin together, at most: the device works on them while the next are prepared.
 const PLUGGED: usize = 8;
 
-/// Who reads less than one part in so many of the cache behind a stream is close behind it.
+/// A reader is close behind a stream if it is less than one part in so many of the cache behind.
 const CLOSE_PART: u64 = 16;
 
 /// Times that the cache turns over before it is tried again whether anybody follows a stream.
@@ -73,7 +73,7 @@ impl AddressSpace {
         }
     }
 
-    /// What a stream may read ahead that is at `page` now.
+    /// The limits for a stream that is at `page` now.
     pub(crate) fn readahead_limits(&self, page: PageIndex) -> Limits<'_> {
         let mm: &Mm = self.mm();
         // The bound may have changed.
@@ -433,8 +433,8 @@ struct Fill {
     end: PageIndex,
     pos: u64,
     segments: SmallVec<[IoSegment<'static>; 1]>,
-    /// The file's size when the folios went into the index. What a truncate takes away later it
-    /// zeroes itself, and one that fails leaves the size in between to nobody.
+    /// The file's size when the folios went into the index. A truncate zeroes what it cuts off
+    /// later. One that fails puts the old size back, so the size in between must not be used.
     size: u64,
     /// Pages that somebody waits for; the others are read ahead.
     asked: Range<PageIndex>,
@@ -488,7 +488,7 @@ impl Fill {
         let (mapping, segments) = (Arc::clone(&self.mapping), self.segments.clone());
         plug.add(&mapping);
         let done = move |result| {
-            // After an error whoever needs a page reads it again, and is told why not.
+            // After an error the reader that needs a page reads it again, and gets the error.
             if let Ok(read) = result {
                 self.end(read, None);
             }

@@ -31,8 +31,8 @@ pub(crate) enum FolioUse {
 }
 
 impl FolioUse {
-    /// What reading `bytes` is, of the folio that has the bytes `folio` and was seen as `seen`, before it is marked
-    /// accessed. The bytes before `fetched` were brought in for this very read.
+    /// The use that a read of `bytes` makes of a folio. `folio` is the folio's range in the file, `seen` its state
+    /// before it is marked accessed. The bytes before `fetched` were brought in for this very read.
     #[inline]
     pub(crate) fn of(
         handle: &ReadaheadState,

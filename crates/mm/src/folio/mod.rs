@@ -359,7 +359,7 @@ impl<'a> LockedFolio<'a> {
         self.uptodate_grains() != 0
     }
 
-    /// Says which grains are dirty, and which bytes were `written`; the flag is the caller's to change.
+    /// Notes which grains are dirty, and which bytes were `written`. The caller changes the flag.
     pub(crate) fn set_dirty(&self, grains: u64, written: &Range<usize>) {
         if self.dirty.load(Ordering::Relaxed) != grains {
             self.dirty.store(grains, Ordering::Relaxed);

@@ -67,7 +67,7 @@ pub(super) struct Table {
     /// Of them those that the blocks get once enough linear frames were freed: their frames are no longer
     /// available.
     pub(super) linear_owed: u32,
-    /// What capacity and linear units would be together if metadata kept to its floor.
+    /// The sum of capacity and linear units if metadata kept to its floor.
     pub(super) target: u32,
     /// Largest `target` ever: so far the range is active, so long is the table charged for.
     pub(super) active: u32,

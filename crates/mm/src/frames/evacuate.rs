@@ -118,7 +118,7 @@ impl Frames {
         self.give_back_leaving(&leaving)
     }
 
-    /// Ends an isolation: the block is allocatable again, and who waits may get its free frames.
+    /// Ends an isolation: the block is allocatable again, and waiters may get its free frames.
     ///
     /// Panics when the block is not isolated.
     pub fn unisolate(&self, block: BlockNumber) {
@@ -212,7 +212,7 @@ impl Frames {
         // SAFETY: the frames are the caller's, so nobody else copies or does I/O to or from them, and
         // readers that saw them in a folio are gone.
         unsafe { self.range.give_back(range.clone()) }?;
-        // What took the access away may not have been the memory.
+        // The pages may have become inaccessible for another reason than bad memory.
         self.range.activate(range.clone(), false)?;
         if let Err(error) = self.range.populate(range) {
             // The frames are usable all the same: each page comes with its first touch.

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! Each block has a count of folios that are viewed or pinned in it. What matters is how many blocks have any: however
-//! few pages that are, the block is no use to linear frames, or to a smaller limit ([`crate::unreclaimable`]).
+//! Each block has a count of folios that are viewed or pinned in it. The number of blocks with such a folio counts:
+//! even one page keeps its block from linear frames, and from a smaller limit ([`crate::unreclaimable`]).
 //!
 //! # Memory ordering
 //!

@@ -138,7 +138,7 @@ impl Frames {
             table.reserve(target);
         }
         self.room.change(bytes as i64 - table.limit as i64);
-        // Whoever was refused tries again under the new limit.
+        // A caller that was refused tries again under the new limit.
         table.metadata_wanted = 0;
         table.limit = bytes;
         table.target = target;
@@ -232,7 +232,8 @@ impl Frames {
             return false;
         }
         table.capacity -= 1;
-        // What has just been taken from the available count: no surplus, so no penalty changes.
+        // Those frames have just left the available count. There is no surplus, so no penalty
+        // changes.
         table.managed -= i64::from(BLOCK_FRAMES);
         debug_assert_eq!(table.managed, table.managed_now());
         true

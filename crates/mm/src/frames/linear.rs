@@ -28,8 +28,8 @@
 //! 1. A page of the linear space is touched only by whoever has its folio in the index of its file, from
 //!    [`Frames::take_linear`] to [`Frames::free_linear`], and by readers that began before: even a read of an absent
 //!    page makes one, which nobody counts.
-//! 2. A page is punched only if it was leaving since before a grace period and was not taken back since; who
-//!    takes it while the punch is under way waits for its end.
+//! 2. A page is punched only if it was leaving since before a grace period and was not taken back since; a thread
+//!    that takes it while the punch is under way waits for its end.
 //! 3. Leaving frames count as in use.
 //! 4. A run of the space is taken by one file until all its frames are absent again.
 //! 5. A frame is taken only while the page table with which the direct map has it is charged. That table is given
@@ -83,7 +83,7 @@ const MAX_GROWTH: u32 = ((64 << 30) / BLOCK_SIZE as u64) as u32;
 /// Least units of a range: 16 MiB.
 const MIN_RANGE: u32 = 8;
 
-/// What a range takes beside its units.
+/// Bytes that a range takes beside its units.
 const RANGE_OVERHEAD: u64 = 128;
 
 /// Most frames that one punch frees, so that nobody waits for it for long.
@@ -117,7 +117,7 @@ pub(super) struct State {
     pub(super) huge: HugeFrames,
     /// Free runs of the space, in units.
     free: Runs,
-    /// What is leaving, by its first frame. No two overlap.
+    /// Frames that are leaving, by the first of each run. No two overlap.
     leaving: BTreeMap<u32, Leaving>,
     /// How often something was freed.
     freed: u64,
@@ -166,7 +166,7 @@ impl LinearRange {
         self.frames.len() as u64
     }
 
-    /// What it takes by itself, in bytes.
+    /// Bytes that it takes by itself.
     pub(crate) fn memory_bytes(&self) -> u64 {
         RANGE_OVERHEAD + (self.pages() >> MAX_ORDER) * size_of::<Unit>() as u64
     }
@@ -386,7 +386,7 @@ impl Frames {
             }
             state.memory.as_ref().filter(|_| self.is_huge()).cloned()
         };
-        // What is taken back never stopped counting.
+        // Frames that are taken back never stopped counting.
         let n = end - first - back;
         if let Some(memory) = memory.filter(|_| n > 0) {
             debug_assert_eq!(n, BLOCK_FRAMES, "a unit is one folio's");

@@ -155,8 +155,9 @@ impl Frames {
 
     /// Promises `n` frames of a kind; `None` when they are not available, or while others wait.
     ///
-    /// Counts against the bound from now on, takes no memory yet. Does not sleep. Whoever gets `None`
-    /// reclaims, or joins the queue ([`Frames::enqueue`]). Context: no lock of rank `Frames` or inner.
+    /// Counts against the bound from now on, takes no memory yet. Does not sleep. A caller that gets
+    /// `None` reclaims, or joins the queue ([`Frames::enqueue`]). Context: no lock of rank `Frames` or
+    /// inner.
     #[inline]
     pub fn try_reserve_of(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
         let budget = self.budget_of(kind);
@@ -204,7 +205,7 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// What frames are promised.
+    /// The kind of frames that are promised.
     #[inline]
     pub fn kind(&self) -> FrameKind {
         self.kind

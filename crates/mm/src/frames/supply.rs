@@ -8,8 +8,9 @@
 //! ```
 //!
 //! One thread at a time takes a new block, with no lock held while the kernel finds and zeroes its memory.
-//! Who needs one meanwhile waits for it and looks again. That may take milliseconds where a virtual machine has to ask its host for
-//! the memory, so the background reclaimer takes [`AHEAD`] blocks before they are needed, as long as there may be more.
+//! Other threads that need one meanwhile wait for it and look again. That may take milliseconds where a virtual machine has to ask
+//! its host for the memory, so the background reclaimer takes [`AHEAD`] blocks before they are needed, as long as there may be
+//! more.
 //!
 //! # Invariants
 //!

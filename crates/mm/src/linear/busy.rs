@@ -8,7 +8,7 @@
 //!
 //! Locks that are shared may be held by one or another all the time. While a mapping wants one, those who would share
 //! it wait, which is bounded by the mapping's patience. It wants `i_rwsem` first, and `invalidate_lock` once it has
-//! that: who waits for the second while it has the first shared cannot be.
+//! that: so no thread waits for the second while it has the first shared.
 //!
 //! Pins are waited for before any lock is taken: see `pin.rs`.
 //!

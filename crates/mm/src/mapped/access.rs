@@ -1,4 +1,4 @@
-//! What a mapping is for.
+//! The access of a mapping.
 
 /// The access of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

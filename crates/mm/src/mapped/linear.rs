@@ -1,4 +1,4 @@
-//! [`LinearFile`]: what a file has once it was mapped. `linear.rs` says what is done with it.
+//! [`LinearFile`]: the state of a file that was mapped. The procedures are in `linear.rs`.
 
 use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::rank::{Rank, RankedRwLock};

@@ -1,9 +1,9 @@
-//! What is known of mapped files: windows, the area that they lie in, linear ranges, and what is held in memory.
+//! The state of mapped files: windows, the area that they lie in, linear ranges, and pages held in memory.
 //!
 //! # Model
 //!
-//! State, and arithmetic on pages and addresses. A window knows its file as a type of which nothing is said here; a listener has its
-//! faults resolved by whatever implements [`Resolve`]. What is done with the state is in `linear`, `window`, `vma` and `filemap`.
+//! State, and arithmetic on pages and addresses. The file of a window is a type parameter; a listener calls an implementation of
+//! [`Resolve`]. The procedures are in `linear`, `window`, `vma` and `filemap`.
 
 mod access;
 mod error;

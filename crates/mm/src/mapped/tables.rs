@@ -1,4 +1,4 @@
-//! What the page tables show of a window: emptying, filling and protecting them.
+//! The page tables of a window: emptying, filling and protecting them.
 //!
 //! # Safety
 //!

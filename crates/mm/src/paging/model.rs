@@ -53,7 +53,7 @@ fn leaves_out(step: Step) -> bool {
     LEFT_OUT.get() == Some(step)
 }
 
-/// What a system call changes is there before its caller goes on, and the reverse.
+/// Others see the change of a system call before its caller goes on, or after.
 fn take_time() {
     for _ in 0..30 {
         thread::yield_now();
@@ -216,7 +216,7 @@ impl WindowArea {
     }
 }
 
-/// What changes the page tables of the area whose windows it is given.
+/// Changes the page tables of the area whose windows it is given.
 #[derive(Debug)]
 pub(crate) struct Userfaultfd(Mutex<Tables>);
 

@@ -143,7 +143,7 @@ fn the_floor_is_kept_whatever_happens() {
     assert_eq!(world.look(&mut policy), FLOOR);
     world.pass(&mut policy, Duration::from_secs(10));
     assert_eq!(policy.effective(), FLOOR);
-    // What is configured below it is the user's affair.
+    // The user may configure less than the floor.
     assert_eq!(policy.configure(5 * MIB, FLOOR), 5 * MIB);
 }
 

@@ -64,8 +64,8 @@ mod on {
 /// The small queue's share of all queued folios: one part in this many.
 const SMALL_PART: usize = 20;
 
-/// What small keeps for itself as long as main has anything to give: one part in this many. What a stream has read
-/// lies here until a reader close behind it comes.
+/// The least share of small while main has anything to give: one part in this many. Pages that a stream has read
+/// stay here for a reader close behind it.
 const SMALL_LEAST_PART: usize = 24;
 
 /// Main has its share while small has at most its own and one part in this many of all: small is a
@@ -94,7 +94,7 @@ pub(crate) struct Lru {
     shadows: ShadowTable,
 }
 
-/// What was evicted, for the shadow table.
+/// An evicted folio, for the shadow table.
 #[derive(Debug)]
 pub(crate) struct Evicted {
     pub(crate) owner: u64,

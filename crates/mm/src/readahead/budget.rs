@@ -1,4 +1,5 @@
-//! What readahead may hold: one budget for a cache, and how well it pays for each file.
+//! The pages that readahead may hold: one budget for a cache, and how well readahead pays for each
+//! file.
 //!
 //! # Model
 //!
@@ -43,7 +44,7 @@ const MEMORY: u32 = 4096;
 /// The pages that all streams of one cache may hold read ahead and unused, together.
 #[derive(Debug)]
 pub(crate) struct ReadaheadBudget {
-    /// Relaxed: a limit that changes now and then; who renews just before the change has used the
+    /// Relaxed: a limit that changes now and then; a lease renewed just before the change used the
     /// old one.
     cap: AtomicU64,
     counts: RankedMutex<Counts>,
@@ -106,8 +107,8 @@ impl ReadaheadBudget {
         }
     }
 
-    /// Changes the cap, in pages. What is leased beyond it stays leased; nothing is granted until
-    /// it is back below. Cheap where nothing changes.
+    /// Changes the cap, in pages. Leases beyond it stay; nothing is granted until they are below it
+    /// again. Cheap where nothing changes.
     pub(crate) fn set_cap(&self, pages: u64) {
         if self.cap.load(Ordering::Relaxed) != pages {
             self.cap.store(pages, Ordering::Relaxed);
@@ -168,7 +169,7 @@ impl Counts {
     }
 }
 
-/// What readahead of one file was worth lately.
+/// How much of the recent readahead of one file was used.
 ///
 /// Relaxed throughout: a guess that sizes windows. An update that is lost to another at the moment
 /// of halving is a page more or less.

@@ -5,8 +5,8 @@
 //! Each handle tells apart the streams that read through it. A miss that belongs to none is read as
 //! it was asked for, and remembered; misses that fit together become a stream ([`history`]). A
 //! stream has windows that double, and the next is started while the reader is still in the one
-//! before ([`stream`]). What all streams of a cache have read ahead and not used is bounded
-//! ([`budget`]).
+//! before ([`stream`]). The pages that all streams of a cache have read ahead and not used are
+//! bounded ([`budget`]).
 //!
 //! ```text
 //!   miss ─▶ of a stream? ─yes─▶ its window, larger each time ─▶ (read now, start behind it)
@@ -22,8 +22,8 @@
 //! one's folios can begin.
 //!
 //! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
-//! apart, to 6 KiB at most. Who opens the handle charges the first of it; what it grows by is charged here,
-//! and where the bound has no room for that fewer streams are told apart.
+//! apart, to 6 KiB at most. The opener of the handle charges the first part. Growth is charged here; where
+//! the bound has no room for it, fewer streams are told apart.
 //!
 //! # Invariants
 //!
@@ -84,7 +84,7 @@ pub(crate) const WAIT_MAX: u64 = 256;
 /// Pages of the largest window of a store whose reads are copies: 128 KiB.
 pub(crate) const COPY_MAX: u64 = 32;
 
-/// What a caller says about its accesses through one handle.
+/// A caller's advice about its accesses through one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {
@@ -96,7 +96,7 @@ pub enum Access {
     Random,
 }
 
-/// What readahead may do now.
+/// The limits of readahead now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'a> {
     /// Pages of the largest window.
@@ -114,7 +114,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) room: u64,
     /// The cache's budget.
     pub(crate) budget: &'a Arc<ReadaheadBudget>,
-    /// What readahead of this file was worth.
+    /// How much of the readahead of this file was used.
     pub(crate) feedback: &'a ReadaheadFeedback,
 }
 
@@ -295,8 +295,8 @@ impl ReadaheadState {
         })
     }
 
-    /// What the forward stream of the last miss or first use, at `page`, has left behind since this
-    /// was asked last; nothing of a stream that is new, or of no stream.
+    /// The pages that the forward stream of the last miss or first use, at `page`, has left behind
+    /// since the last call; none of a stream that is new, and none without a stream.
     pub(crate) fn left_behind(&self, page: PageIndex, limits: &Limits<'_>) -> Range<PageIndex> {
         match &mut *self.streams.lock() {
             Some(streams) => streams.left_behind(page.0, limits),
@@ -315,7 +315,8 @@ impl ReadaheadState {
         self.uncached.load(Ordering::Relaxed)
     }
 
-    /// Ends its streams; the pages among which is what they have read ahead and not come to.
+    /// Ends its streams; returns ranges that contain all pages that they read ahead and did not
+    /// reach.
     pub(crate) fn end(&self) -> Vec<Range<PageIndex>> {
         let streams = self.streams.lock().take();
         streams.map_or(Vec::new(), |streams| streams.ahead())

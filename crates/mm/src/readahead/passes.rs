@@ -10,7 +10,8 @@
 //!                              └─ the next is the one before it, and as long ──────▶ Backward
 //! ```
 //!
-//! A read of no pass replaces one. A pass that went on is spared once. Who turns is a pass of its own.
+//! A read of no pass replaces one. A pass that went on is spared once. A reader that turns begins a
+//! new pass.
 //!
 //! # Memory ordering
 //!

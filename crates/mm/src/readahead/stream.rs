@@ -220,7 +220,7 @@ impl Stream {
         self.doubts >= MAX_DOUBTS
     }
 
-    /// The pages among which is what it has read ahead and its reader has not left.
+    /// A range that contains all pages that it has read ahead and that its reader has not left.
     pub(super) fn ahead(&self) -> Option<Range<PageIndex>> {
         let page = |unit| match self.shape {
             Shape::Forward => Some(unit),
@@ -236,7 +236,7 @@ impl Stream {
         budget.release(&mut self.lease);
     }
 
-    /// What a forward reader that came to `page` has left behind since it was asked last, once the
+    /// The pages that a forward reader at `page` has left behind since the last call, once the
     /// stream has gone on for longer than its largest window.
     pub(super) fn left_behind(&mut self, page: u64, limits: &Limits<'_>) -> Range<PageIndex> {
         let goes_on = self.shape == Shape::Forward && self.left <= page;
@@ -348,7 +348,7 @@ impl Stream {
                 break;
             }
             if room < FIRST_WINDOW {
-                // Who misses takes what there is.
+                // A miss takes what there is.
                 break;
             }
             self.size = match self.size {

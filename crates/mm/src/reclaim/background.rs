@@ -49,7 +49,7 @@ const SHARE: u64 = 64;
 /// Blocks that a cache has at least before one is kept free for compaction.
 const SPARE_FROM: u64 = 24;
 
-/// What the thread remembers of compaction.
+/// The state of compaction between two rounds of the thread.
 #[derive(Default)]
 struct Compaction {
     /// Not before this.
@@ -108,7 +108,7 @@ impl Mm {
         }
     }
 
-    /// The part of a round that callers wait for: what only the background reclaimer gives up.
+    /// The part of a round that callers wait for: memory that only the background reclaimer gives up.
     fn give_up_metadata(&self) {
         let round = self.reclaimer.rounds.begin();
         self.nodes.advance();
@@ -168,7 +168,7 @@ impl Mm {
     }
 
     fn compact_blocks(&self, want: usize, left_alone: &mut HashSet<BlockNumber>) -> u64 {
-        // What the blocks chosen so far need comes on top.
+        // The frames that the blocks chosen so far need come on top.
         let (mut blocks, mut used) = (Vec::new(), 0);
         while blocks.len() < want
             && let Some(block) = self.frames.isolate_fragmented(used, left_alone)

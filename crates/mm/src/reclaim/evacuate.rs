@@ -42,7 +42,7 @@ const ROUNDS: u32 = 6;
 /// locks and writes to a fast store last no longer.
 const ROUND_PAUSE: Duration = Duration::from_micros(500);
 
-/// What a limit must leave beside a block and the descriptors there are, for index nodes.
+/// Bytes that a limit must leave for index nodes, beside a block and the descriptors there are.
 const METADATA_FLOOR: u64 = 1 << 20;
 
 /// Frames evicted beyond what the new bound needs, so that there is a place to move folios to.
@@ -64,7 +64,7 @@ impl Mm {
     /// Sets the bound to `bytes`, at once for whatever is taken from now on.
     ///
     /// Shrinking gives whole blocks back: the coldest folios go, others move to blocks that stay.
-    /// What cannot go at once (dirty data that has to be written first) goes in the background.
+    /// Memory that cannot go at once (dirty data that has to be written first) goes in the background.
     /// While memory is short outside the cache, a smaller bound is kept, see
     /// [`PressureStats`](crate::PressureStats).
     ///
@@ -126,7 +126,7 @@ impl Mm {
     /// Evicts until there are frames to reserve, and some to move folios to, as far as folios are clean.
     fn evict_deficit(&self) {
         loop {
-            // Whoever waits for memory evicts too, so that it shrinks faster than by our doing.
+            // Callers that wait for memory evict too, so the deficit may shrink faster than by this loop alone.
             let deficit = self.frames.deficit();
             if deficit == 0 {
                 return;
@@ -151,7 +151,7 @@ impl Mm {
             if blocks.is_empty() {
                 break;
             }
-            // What views and pins keep is no matter of milliseconds.
+            // Views and pins last longer than some milliseconds.
             let held = blocks.extract_if(.., |block| self.is_held_up(*block));
             for block in held {
                 self.frames.unisolate(block);

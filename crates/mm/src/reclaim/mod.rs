@@ -160,8 +160,8 @@ impl Mm {
         }
     }
 
-    /// Evicts for a caller that waits for `n` frames of a kind; whether there is more to come. What is coldest
-    /// goes, whatever its kind. So after some rounds the other kind has to give a unit up.
+    /// Evicts for a caller that waits for `n` frames of a kind; whether there is more to come. The coldest folios go,
+    /// whatever their kind. So after some rounds the other kind has to give a unit up.
     fn make_frames(&self, kind: FrameKind, n: u32, rounds: u32) -> bool {
         if self.frames.shift_unit(kind) {
             return true;
@@ -169,7 +169,7 @@ impl Mm {
         let want = (n as usize).max(BATCH);
         let alone = kind == FrameKind::Linear && self.frames.is_pool_short();
         let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
-        // What other frames give up would be of no use.
+        // Frames of the other kind would be of no use.
         let wanted = |locked: &LockedFolio<'_>| !alone || self.frames.is_linear(locked.frame());
         let mut progress = self.shrink_lru_within(want, budget, wanted) > 0;
         if self.frames.leaving() > 0 {
@@ -237,14 +237,14 @@ impl Mm {
         0
     }
 
-    /// As [`Mm::shrink_lru_within`], whoever relies on what is `wanted`.
+    /// As [`Mm::shrink_lru_within`], also for pages that handles rely on if they are `wanted`.
     fn shrink_lru_but(
         &self,
         want: usize,
         mut budget: usize,
         wanted: impl Fn(&LockedFolio<'_>) -> bool,
     ) -> usize {
-        // Nobody comes for what no stream has ahead of it.
+        // Folios that no stream has ahead of it will not be used.
         let mut evicted = self.drop_leftovers(self.uncached_to_come(), want);
         while evicted < want && budget > 0 {
             let batch = BATCH.min(want - evicted);
@@ -277,7 +277,7 @@ impl Mm {
 
     /// Evicts what a stream has left behind in `range` of a file and nobody has used twice, if fewer than
     /// `spare` frames on top of the high mark are available (decision 14). One range in [`KEPT_RANGES`]
-    /// passes through the queues like everything else. What goes is not remembered.
+    /// passes through the queues like everything else. Dropped folios leave no shadow entry.
     ///
     /// Another reader may follow close behind. Its first misses tell, and nothing is dropped until the cache
     /// has turned over some times.

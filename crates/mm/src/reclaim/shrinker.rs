@@ -7,7 +7,7 @@
 //! what they hold within it is left alone, and pages are evicted. So each side is safe from the other. For pages the
 //! background reclaimer asks them; a caller that cannot wait for it evicts pages.
 //!
-//! What is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
+//! Memory that is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
 //! background reclaimer asks before the room for metadata is used up. For callers that would be refused otherwise it asks
 //! for what they hold within their share, too ([`waiting`](super::waiting)).
 //!
@@ -55,8 +55,8 @@ impl Mm {
     }
 
     /// As [`Mm::charge_metadata`], for a cache of metadata: what such caches hold beyond their share goes
-    /// before pages do. Once nothing helped, nothing is tried for a while. What was given up may be charged to its
-    /// cache still: `elsewhere` looks there, and says whether it took the bytes.
+    /// before pages do. Once nothing helped, nothing is tried for a while. Memory that was given up may still be
+    /// charged to its cache: `elsewhere` looks there, and says whether it took the bytes.
     ///
     /// Context: as [`Shrinker::shrink`].
     ///

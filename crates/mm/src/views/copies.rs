@@ -37,7 +37,7 @@ use crate::frames::Frames;
 /// Bytes that a copy is charged besides its own: the allocator's, about.
 pub(crate) const OVERHEAD: u64 = 64;
 
-/// What the charged copies of a cache hold, also when that is gone.
+/// The charge of all copies of a cache. It outlives the cache.
 #[derive(Debug)]
 pub(crate) struct Copies {
     /// Invariant 1.

@@ -145,7 +145,7 @@ impl Windows {
         let part = units.start as usize * BLOCK_SIZE..units.end as usize * BLOCK_SIZE;
         // SAFETY: nobody uses the window, by the callers' context.
         if let Err(error) = unsafe { self.area.unmap(part) } {
-            // The addresses stay taken. Whoever touches them finds what the window showed.
+            // The addresses stay taken, and still show what the window showed.
             tracing::error!(%error, "a window could not be unmapped");
             return;
         }

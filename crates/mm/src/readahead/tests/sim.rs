@@ -266,7 +266,7 @@ impl Model {
     }
 }
 
-/// What holds of every window.
+/// The invariants of every window.
 fn check(window: &Window, limits: &Limits<'_>, page: Option<u64>) {
     let end = window.start.0 + window.pages;
     assert!(window.pages > 0, "{window:?} is empty");
