@@ -420,32 +420,20 @@ impl AddressSpace {
         self.mm().frames.addr(locked.frame()).wrapping_add(offset)
     }
 
-    /// Removes every folio that lies in `first..=last` whole and has no pins, whatever its state.
+    /// Removes the folios that lie in `pages` whole and permit `operation`; `lock` chooses between waiting for those
+    /// in use and leaving them. Returns how many pages went.
     ///
-    /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
-    pub(crate) fn remove_range(&self, first: PageIndex, last: PageIndex) {
-        let lock = |page| self.lock_folio(page);
-        self.for_each_folio(first, last, lock, |locked| {
-            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
-            if inside && locked.may(Operation::Remove) {
-                self.remove_folio(locked);
-            }
-        });
-    }
-
-    /// Drops the clean pages of a range, as far as `operation` is permitted; `lock` chooses between waiting for those
-    /// in use and leaving them.
-    pub(crate) fn drop_clean<'a>(
+    /// Context: for [`Operation::Remove`] `wb_lock` held, unless nothing can be dirty.
+    pub(crate) fn remove_folios<'a>(
         &'a self,
-        first: PageIndex,
-        last: PageIndex,
+        pages: Range<u64>,
         operation: Operation,
         lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
     ) -> u64 {
         let mut dropped = 0;
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
         self.for_each_folio(first, last, lock, |locked| {
-            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
-            if inside && locked.may(operation) {
+            if locked.lies_in(&pages) && locked.may(operation) {
                 dropped += locked.nr_pages();
                 self.remove_folio(locked);
             }
@@ -485,8 +473,8 @@ impl Drop for AddressSpace {
             return;
         }
         // Nobody else holds it, so no writeback runs; reclaim may still evict a folio, and
-        // `remove_range` waits for that folio's lock.
-        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        // `lock_folio` waits for that folio's lock.
+        self.remove_folios(0..u64::MAX, Operation::Remove, |page| self.lock_folio(page));
         owner::wait_for_holders(&self.index, &self.holders);
         self.retire_ranges();
         self.mm().unregister(self);

@@ -4,6 +4,7 @@ use foliocache_sync::Arc;
 use std::ops::Range;
 
 use crate::frames::{BLOCK_FRAMES, FrameKind, FrameNumber, MAX_ORDER, Reservation};
+use crate::lookup::find_page;
 use crate::records::AddressSpace;
 use crate::types::{PageIndex, pages_for};
 
@@ -91,6 +92,12 @@ impl AddressSpace {
         if let Some((frame, order)) = frames {
             self.mm().frames.free(frame, order);
         }
+    }
+
+    /// Whether some of `pages` are cached.
+    pub(crate) fn has_pages(&self, pages: &Range<u64>) -> bool {
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
+        find_page(&self.index, first, last).is_some()
     }
 
     /// Whether a page is the file's, or in a huge frame with such a page.

@@ -147,7 +147,7 @@ impl AddressSpace {
         more: LinearRange,
     ) -> Result<(), MapError> {
         let first = linear.pages();
-        let (first, last) = (PageIndex(first), PageIndex(first + more.pages() - 1));
+        let pages = first..first + more.pages();
         for _ in 0..MAX_SYNCS {
             if let Err(error) = self.sync() {
                 self.mm().frames.retire_range(more);
@@ -157,10 +157,9 @@ impl AddressSpace {
             let _wb = self.wb_lock.lock();
             let _invalidate = self.invalidate_lock.write();
             let lock = |page| self.lock_folio(page);
-            self.drop_clean(first, last, Operation::Forget, lock);
-            if find_page(&self.index, first, last).is_none() {
-                let (first, range) = (first.0, more);
-                let range = Arc::new(FileRange { first, range });
+            self.remove_folios(pages.clone(), Operation::Forget, lock);
+            if !self.has_pages(&pages) {
+                let range = Arc::new(FileRange { first, range: more });
                 linear.ranges.write().push(range);
                 return Ok(());
             }

@@ -24,9 +24,7 @@
 //! A window has no lock: its page tables change with its file's list of windows held.
 
 use crate::frames::TABLE_BYTES;
-use crate::lookup::find_page;
 use crate::records::{AddressSpace, LinearFile, Mm, Window};
-use crate::types::PageIndex;
 use foliocache_sync::Arc;
 
 mod area;
@@ -78,13 +76,7 @@ impl Window {
     }
 
     fn is_idle(&self, file: &AddressSpace, unit: u32) -> bool {
-        let pages = self.pages_of(unit);
-        find_page(
-            &file.index,
-            PageIndex(pages.start),
-            PageIndex(pages.end - 1),
-        )
-        .is_none()
+        !file.has_pages(&self.pages_of(unit))
     }
 
     /// Gives back the page tables of units, in ascending order, that still have no page in the cache; how many. A touch

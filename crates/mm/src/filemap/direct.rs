@@ -301,10 +301,9 @@ impl AddressSpace {
         let lock = |page| self.lock_folio(page);
         let mut all = true;
         self.for_each_folio(first, last, lock, |locked| {
-            let inside = locked.index() >= first && locked.end().0 <= pages.end;
             let busy = flag::DIRTY | flag::UNSTABLE | flag::HELD;
             let free = !locked.state.load().has_any(busy) && locked.may(Operation::Remove);
-            if inside && free {
+            if locked.lies_in(pages) && free {
                 self.remove_folio(locked);
             } else {
                 all = false;

@@ -275,10 +275,10 @@ impl AddressSpace {
         if let Err(error) = told.and_then(|()| self.ask_store(|ops| ops.punch_hole(pos, end - pos)))
         {
             // It may be there in part.
+            let pages = PageIndex::of(pos).0..pages_for(end);
             let lock = |page| self.lock_folio(page);
-            let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
-            self.drop_clean(first, last, Operation::Forget, lock);
-            self.unmap_pages(first.0..last.0 + 1);
+            self.remove_folios(pages.clone(), Operation::Forget, lock);
+            self.unmap_pages(pages);
             drop(wb);
             self.read_held_again();
             return Ok(Err(error));
@@ -291,7 +291,7 @@ impl AddressSpace {
         if first < last && !self.is_held(first..last) {
             self.split_at(PageIndex(first));
             self.split_at(PageIndex(last));
-            self.remove_range(PageIndex(first), PageIndex(last - 1));
+            self.remove_folios(first..last, Operation::Remove, |page| self.lock_folio(page));
         }
         self.zero_range(pos, end);
         self.unmap_pages(PageIndex::of(pos).0..pages_for(end));
@@ -308,10 +308,12 @@ impl AddressSpace {
     ///
     /// Context: `wb_lock` and `invalidate_lock` held; views refused.
     fn cut_off(&self, size: u64) {
-        let first = PageIndex(pages_for(size));
-        self.cut_held(first.0..u64::MAX);
-        self.split_at(first);
-        self.remove_range(first, PageIndex(u64::MAX));
+        let first = pages_for(size);
+        self.cut_held(first..u64::MAX);
+        self.split_at(PageIndex(first));
+        self.remove_folios(first..u64::MAX, Operation::Remove, |page| {
+            self.lock_folio(page)
+        });
         // The last page, and more only where a folio could not be split.
         if !foliocache_sync::planted!(tail_not_zeroed) {
             self.zero_range(size, u64::MAX);
@@ -363,12 +365,12 @@ impl AddressSpace {
         if self.bdi().is_memory() || self.mm().check_fork().is_err() || len == 0 {
             return 0;
         }
-        let last = PageIndex::of(pos.saturating_add(len - 1));
+        let pages = PageIndex::of(pos).0..pages_for(pos.saturating_add(len));
         let lock = |page| self.try_lock_folio(page);
         owner::count_up(&self.holders);
         let dropped = match self.keeps_page(false) {
             true => 0,
-            false => self.drop_clean(PageIndex::of(pos), last, Operation::Evict, lock),
+            false => self.remove_folios(pages, Operation::Evict, lock),
         };
         owner::count_down(&self.holders);
         dropped
@@ -407,9 +409,7 @@ impl AddressSpace {
             false => None,
         };
         // A page in use is waited for: a page that stays would be read for ever.
-        let lock = |page| self.lock_folio(page);
-        let all = (PageIndex(0), PageIndex(u64::MAX));
-        self.drop_clean(all.0, all.1, Operation::Forget, lock);
+        self.remove_folios(0..u64::MAX, Operation::Forget, |page| self.lock_folio(page));
         self.unmap_pages(0..u64::MAX);
         // A write hit takes no `i_rwsem`. One that began while something was still to be written has dirtied an old page: it is written
         // first, beside what the store has by now.

@@ -170,6 +170,11 @@ impl Folio {
         self.index() <= page && page < self.end()
     }
 
+    /// Whether all of its pages are among `pages`.
+    pub(crate) fn lies_in(&self, pages: &Range<u64>) -> bool {
+        pages.start <= self.index().0 && self.end().0 <= pages.end
+    }
+
     /// The folio of byte `pos` of its file, for a lockless reader that saw it in state `seen` at
     /// that position. `None` if it is another folio by now, or not one that covers the byte: order,
     /// index and frame are of one identity, so the bytes to the end of the folio can be read.

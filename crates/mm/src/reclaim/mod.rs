@@ -299,10 +299,10 @@ impl Mm {
             locked.may(Operation::Evict) && !locked.state.load().has_any(used)
         };
         let mut victims = Vec::new();
-        let (first, last) = (range.start, PageIndex(range.end.0 - 1));
+        let (pages, last) = (range.start.0..range.end.0, PageIndex(range.end.0 - 1));
         let lock = |page| mapping.try_lock_folio(page);
-        mapping.for_each_folio(first, last, lock, |locked| {
-            if locked.index() >= first && locked.end() <= range.end && unused(&locked) {
+        mapping.for_each_folio(range.start, last, lock, |locked| {
+            if locked.lies_in(&pages) && unused(&locked) {
                 victims.push(locked);
             }
         });
