@@ -44,6 +44,7 @@ pub(crate) use bar::PinBar;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
+use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
 
@@ -161,9 +162,8 @@ pub struct FolioPin {
     bytes: Range<u64>,
     /// Its contribution to the counts of each folio.
     hold: Hold,
-    /// The folios in order; most pins are of one, and 0 is none.
-    first: FolioId,
-    others: Vec<FolioId>,
+    /// The folios in order; most pins are of one.
+    folios: SmallVec<[FolioId; 1]>,
 }
 
 impl FolioPin {
@@ -205,16 +205,8 @@ impl FolioPin {
 
     /// The folios, whose identity is stable (invariant 2).
     fn folios(&self) -> impl Iterator<Item = &Folio> {
-        let first = (self.first != 0).then_some(&self.first);
-        let ids = first.into_iter().chain(&self.others);
+        let ids = self.folios.iter();
         ids.map(|&id| self.mapping.mm().folios.get(id))
-    }
-
-    fn push(&mut self, folio: FolioId) {
-        match self.first {
-            0 => self.first = folio,
-            _ => self.others.push(folio),
-        }
     }
 }
 
@@ -314,8 +306,7 @@ impl AddressSpace {
             mapping: Arc::clone(self),
             bytes: bytes.clone(),
             hold: mode.hold(),
-            first: 0,
-            others: Vec::new(),
+            folios: SmallVec::new(),
         };
         let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
         while page <= last {
@@ -451,7 +442,7 @@ impl AddressSpace {
             let first = part(PageIndex::of(pin.bytes.start).0) as usize;
             self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
         }
-        pin.push(mm.folios.id(locked.folio()));
+        pin.folios.push(mm.folios.id(locked.folio()));
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 use std::ops::Range;
 
 use crate::counters::read;
+use crate::mapped::overlap;
 
 /// How long short pins are waited for unless said, in nanoseconds.
 pub(crate) const PIN_WAIT: u64 = 1_000_000_000;
@@ -66,10 +67,9 @@ impl Pins {
 
     #[cold]
     fn is_listed(&self, file: u64, pages: &Range<u64>) -> bool {
-        let overlaps = |barred: &Range<u64>| barred.start < pages.end && pages.start < barred.end;
         let bars = self.bars.lock();
         bars.iter()
-            .any(|(of, barred)| *of == file && overlaps(barred))
+            .any(|(of, barred)| *of == file && overlap(barred, pages))
     }
 }
 
