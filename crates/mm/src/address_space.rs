@@ -36,16 +36,17 @@
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::{Arc, OnceBox, Weak, rcu};
+use foliocache_sync::{Arc, LazyCounter, OnceBox, Weak, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::ops::Range;
 
-use crate::counters::{Count, FileCounters, Hits, PageCounts, bump};
+use crate::counters::{Count, FileCounters, PageCounts, bump};
 use crate::dirty::{DirectWrites, FlushState, Groups, NOT_DIRTY, WritebackState};
 use crate::errseq::ErrSeq;
+use crate::folio::state::Snapshot;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameNumber, MAX_ORDER};
-use crate::hints::{Appended, Start};
+use crate::hints::Appended;
 use crate::lookup::find_page;
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::prepared::Prepared;
@@ -69,7 +70,7 @@ impl AddressSpace {
         let mm = bdi.mm();
         let mapping = Arc::new(Self {
             mm: Arc::clone(mm),
-            hits: Hits::default(),
+            hits: LazyCounter::new(),
             ops,
             bdi: Arc::clone(bdi),
             id: mm.next_mapping_id(),
@@ -78,7 +79,7 @@ impl AddressSpace {
             appended: Appended::default(),
             direct: DirectWrites::default(),
             counts: PageCounts::default(),
-            start: Start::default(),
+            start: AtomicU64::new(0),
             nr_pinned: AtomicU64::new(0),
             index: XArray::new(Arc::clone(&mm.nodes)),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
@@ -155,6 +156,19 @@ impl AddressSpace {
         locked.mapping() == self.key() && locked.holds(page)
     }
 
+    /// As [`AddressSpace::try_lock_folio`], with the state and the identity that it was locked in. Fails, too, if the state
+    /// changes between the look at it and the exchange: so what it was need not be waited for after the lock.
+    #[inline(always)]
+    pub(crate) fn try_lock_seen(
+        &self,
+        page: PageIndex,
+    ) -> Option<(LockedFolio<'_>, Snapshot, Identity)> {
+        let (locked, seen) = self.folio_at(page)?.try_lock_seen(&self.mm.waits)?;
+        let identity = locked.identity_at(seen);
+        let here = locked.mapping() == self.key() && identity.covers(page);
+        here.then_some((locked, seen, identity))
+    }
+
     /// As [`AddressSpace::lock_folio`] where the lock is free; else nothing.
     #[inline]
     pub(crate) fn try_lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
@@ -207,20 +221,13 @@ impl AddressSpace {
             mm.folios.free(folio);
             return None;
         }
-        if mm.frames.is_linear(frame) {
-            match mm.frames.take_linear(frame, order, &mut prepared.frames) {
-                Ok(false) => {}
-                Ok(true) => self.unmap_pages(page.0..page.0 + (1 << order)),
-                Err(error) => {
-                    let mut index = self.index.lock();
-                    let _ = (index.erase_if(page.0, entry), locked.detach());
-                    drop((index, locked));
-                    mm.frames.unclaim_linear(frame, order);
-                    mm.folios.free(folio);
-                    prepared.refuse(error);
-                    return None;
-                }
-            }
+        if let Err(error) = self.take_linear(identity, &mut prepared.frames) {
+            let mut index = self.index.lock();
+            let _ = (index.erase_if(page.0, entry), locked.detach());
+            drop((index, locked));
+            mm.folios.free(folio);
+            prepared.refuse(error);
+            return None;
         }
         self.note_start(&locked);
         self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
@@ -331,7 +338,7 @@ impl AddressSpace {
         let (mm, folio) = (self.mm(), locked.folio());
         if locked.hold_counts().is_viewed() {
             {
-                let mut names = mm.orphan_names.0.lock();
+                let mut names = mm.orphan_names.lock();
                 if names.len() < MAX_NAMES && !names.contains_key(&self.id()) {
                     names.insert(self.id(), self.name());
                 }

@@ -1,6 +1,5 @@
 //! The counters of a file, a file system and a cache, and the figures of a file.
 
-use foliocache_sync::LazyCounter;
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::time::Duration;
 
@@ -87,10 +86,6 @@ pub(crate) struct UncachedCounters {
     pub(crate) failed_locked: AtomicU32,
     pub(crate) failed_held: AtomicU32,
 }
-
-/// Pages that reads found in the cache of one file.
-#[derive(Debug, Default)]
-pub(crate) struct Hits(pub(crate) LazyCounter);
 
 /// Adds to a counter that nothing else depends on.
 pub(crate) fn bump(counter: &AtomicU64, n: u64) {

@@ -168,11 +168,11 @@ impl AddressSpace {
                 self.split_at(PageIndex(pages.end));
                 continue;
             }
-            let all = locked.identity();
-            if !locked.has_grains(0..all.bytes()) {
+            let (bytes, pages) = (locked.identity().bytes(), locked.index()..locked.end());
+            if !locked.has_grains(0..bytes) {
                 drop(locked);
-                match self.read_rest(all.index, PageIndex(all.index.0 + (1 << all.order) - 1))? {
-                    Some(whole) if whole.has_grains(0..all.bytes()) => locked = whole,
+                match self.read_rest(pages)? {
+                    Some(whole) if whole.has_grains(0..bytes) => locked = whole,
                     _ => continue,
                 }
             }

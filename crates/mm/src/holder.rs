@@ -190,7 +190,7 @@ impl Mm {
             return None;
         }
         let file = match counts.is_orphan() {
-            true => self.orphan_names.0.lock().get(&folio.orphan_of()).cloned(),
+            true => self.orphan_names.lock().get(&folio.orphan_of()).cloned(),
             false => {
                 let locked = folio.try_lock(&self.waits);
                 let locked = locked.filter(|locked| locked.mapping() != 0);

@@ -32,9 +32,9 @@ use std::ops::Range;
 
 use crate::direct_map;
 use crate::folio::{LockedFolio, Operation};
-use crate::frames::{FrameKind, LinearRange, RangeError, RangeOwner, Reservation};
+use crate::frames::{FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation};
 use crate::lookup::find_page;
-use crate::mapped::{FileRange, MapError};
+use crate::mapped::MapError;
 use crate::records::{AddressSpace, LinearFile, Mm};
 use crate::types::{PAGE_SIZE, PageIndex};
 
@@ -82,9 +82,9 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         // A charge takes locks that come before this one.
         let ranges = linear.ranges.read().clone();
-        let charge = |range: &Arc<FileRange>| {
+        let charge = |range: &Arc<LinearRange>| {
             let (part, pay) = (range.part(&pages), |bytes| mm.take_metadata(bytes));
-            part.is_empty() || mm.frames.charge_tables(&range.range, part, pay)
+            part.is_empty() || mm.frames.charge_tables(range, part, pay)
         };
         ranges.iter().all(charge)
     }
@@ -126,8 +126,7 @@ impl AddressSpace {
                     return Err(busy);
                 }
             };
-            let range = Arc::new(FileRange { first, range });
-            linear.ranges.write().push(range);
+            linear.ranges.write().push(Arc::new(range));
         }
         let all = linear.pages();
         self.move_folios(PageIndex(*made)..PageIndex(all))?;
@@ -146,8 +145,7 @@ impl AddressSpace {
         linear: &LinearFile,
         more: LinearRange,
     ) -> Result<(), MapError> {
-        let first = linear.pages();
-        let pages = first..first + more.pages();
+        let pages = more.first..more.end();
         for _ in 0..MAX_SYNCS {
             if let Err(error) = self.sync() {
                 self.mm().frames.retire_range(more);
@@ -159,8 +157,7 @@ impl AddressSpace {
             let lock = |page| self.lock_folio(page);
             self.remove_folios(pages.clone(), Operation::Forget, lock);
             if !self.has_pages(&pages) {
-                let range = Arc::new(FileRange { first, range: more });
-                linear.ranges.write().push(range);
+                linear.ranges.write().push(Arc::new(more));
                 return Ok(());
             }
         }
@@ -181,8 +178,7 @@ impl AddressSpace {
             let nr_pages = folio.nr_pages();
             if folio.hold_counts().is_viewed() {
                 // Its views keep the frames that it has.
-                let last = page.add(nr_pages - 1);
-                let mut prepared = self.mm().prepare_to_replace(self, page, last)?;
+                let mut prepared = self.prepare_to_replace(&(page..page.add(nr_pages)))?;
                 let _wb = self.lock_to_move()?;
                 if let Some(locked) = self.lock_folio_to_move(page)?
                     && locked.hold_counts().is_viewed()
@@ -212,7 +208,7 @@ impl AddressSpace {
                 continue;
             }
             at = locked.end();
-            self.move_folio(locked, &mut promised)?;
+            self.move_folio(locked, frame, &mut promised)?;
         }
         Ok(())
     }
@@ -220,6 +216,7 @@ impl AddressSpace {
     fn move_folio(
         &self,
         locked: LockedFolio<'_>,
+        new: FrameNumber,
         promised: &mut Reservation<'_>,
     ) -> Result<(), Errno> {
         let mm: &Mm = self.mm();
@@ -228,9 +225,6 @@ impl AddressSpace {
             return Ok(());
         }
         debug_assert!(locked.may(Operation::Migrate), "wb_lock is held");
-        let new = self
-            .linear_frame(locked.index())
-            .expect("it is to have one");
         mm.frames.take_linear(new, order, promised)?;
         let (from, to) = (mm.frames.addr(old), mm.frames.addr(new));
         if direct_map::copy(to, from, PAGE_SIZE << order) {

@@ -254,11 +254,10 @@ enum Refused {
     TooMuch,
 }
 
-/// Whether a folio has what lies in it of the pages from `page` to `last`.
-fn has_pages(locked: &LockedFolio<'_>, page: PageIndex, last: PageIndex) -> bool {
-    let end = locked.end().pos().min(last.add(1).pos());
-    let within = |pos: u64| (pos - locked.index().pos()) as usize;
-    locked.has_grains(within(page.pos())..within(end))
+/// Whether a folio that has the first of `pages` has all of them that lie in it.
+fn has_pages(locked: &LockedFolio<'_>, pages: &Range<PageIndex>) -> bool {
+    let offset = |page: PageIndex| locked.identity().offset(page.pos());
+    locked.has_grains(offset(pages.start)..offset(pages.end.min(locked.end())))
 }
 
 /// The number that a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that
@@ -323,12 +322,12 @@ impl AddressSpace {
         pin: &mut FolioPin,
         prepared: &mut Option<Prepared<'a>>,
     ) -> Result<PageIndex, PinError> {
-        let last = PageIndex::of(pin.bytes.end - 1);
+        let asked = page..PageIndex(pages_for(pin.bytes.end));
         let (mut locked, behind) = match self.lock_folio(page) {
-            Some(locked) if has_pages(&locked, page, last) => (locked, None),
+            Some(locked) if has_pages(&locked, &asked) => (locked, None),
             incomplete => {
                 drop(incomplete);
-                self.folio_to_pin(handle, page, last)?
+                self.folio_to_pin(handle, &asked)?
             }
         };
         if pin.bytes.end > self.size() {
@@ -352,7 +351,7 @@ impl AddressSpace {
             return Ok(page);
         }
         if pin.hold.is_long_pin() {
-            let pages = PageIndex::of(pin.bytes.start)..last.add(1);
+            let pages = PageIndex::of(pin.bytes.start)..asked.end;
             match self.split_for_pin(locked, page, &pages) {
                 Some(part) => locked = part,
                 None => {
@@ -369,11 +368,7 @@ impl AddressSpace {
         let (end, order) = (locked.end(), locked.order());
         let from = pin.bytes.start.max(page.pos());
         let bytes = from..pin.bytes.end.min(end.pos());
-        let mut kind = match behind {
-            Some(_) => FolioUse::Fetched,
-            None => FolioUse::of(handle, seen, &locked.range(), &bytes, 0),
-        };
-        let first_use = kind.mark(&locked, seen);
+        let (kind, first_use) = FolioUse::mark(handle, &locked, &bytes, (behind.is_some(), 0));
         self.count_use(kind, from, 1);
         let mut done = self.pin_locked(&locked, pin);
         if matches!(done, Err(Refused::TooMuch)) && self.mm().move_for_pin(&locked) {
@@ -550,24 +545,23 @@ impl AddressSpace {
         changed && !as_held
     }
 
-    /// The folio that holds `page`, locked, with all of its bytes up to page `last`; and what is to follow if it was
-    /// missing.
+    /// The folio that holds the first page of `asked`, locked, with all of `asked` that lies in it; and the rest of the work
+    /// if it was missing.
     fn folio_to_pin(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        page: PageIndex,
-        last: PageIndex,
+        asked: &Range<PageIndex>,
     ) -> Result<(LockedFolio<'_>, Option<crate::fill::Behind>), Errno> {
         loop {
             let (locked, behind) = match self.bdi().is_memory() {
-                true => self.page_to_map(handle, page, Reader::Ordinary)?,
-                false => self.read_folio(handle, page, last, Reader::Ordinary)?,
+                true => self.page_to_map(handle, asked.start, Reader::Ordinary)?,
+                false => self.read_folio(handle, asked.clone(), Reader::Ordinary)?,
             };
-            if has_pages(&locked, page, last) {
+            if has_pages(&locked, asked) {
                 return Ok((locked, behind));
             }
             drop(locked);
-            if let Some(locked) = self.read_rest(page, last)? {
+            if let Some(locked) = self.read_rest(asked.clone())? {
                 return Ok((locked, behind));
             }
         }

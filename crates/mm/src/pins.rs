@@ -5,9 +5,7 @@
 //!
 //! The load of `nr_bars` is SeqCst; its partner is the fence in `PinBar::new` of `pin/bar.rs`.
 
-use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use foliocache_sync::collections::HashMap;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use std::ops::Range;
 
@@ -72,7 +70,3 @@ impl Pins {
             .any(|(of, barred)| *of == file && overlap(barred, pages))
     }
 }
-
-/// Names of files that have orphans, or had.
-#[derive(Debug, Default)]
-pub(crate) struct OrphanNames(pub(crate) Mutex<HashMap<u64, String>>);

@@ -20,14 +20,14 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::collections::HashMap;
 use foliocache_sync::rank::{RankedMutex, RankedRwLock};
 use foliocache_sync::wait::WaitTable;
-use foliocache_sync::{Arc, Condvar, Mutex, OnceBox, Weak};
+use foliocache_sync::{Arc, Condvar, LazyCounter, Mutex, OnceBox, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
 use foliocache_xarray::{NodePool, XArray};
 use std::fmt;
 use std::time::Duration;
 
-use crate::counters::{Events, FileCounters, FileStats, Hits, PageCounts};
+use crate::counters::{Events, FileCounters, FileStats, PageCounts};
 use crate::dirty::{
     Closed, DirectWrites, DirtyFiles, FlushState, Groups, Handed, Rewrites, Shares, Space, Stalls,
     Throttle, Told, WritebackState,
@@ -35,10 +35,10 @@ use crate::dirty::{
 use crate::errseq::ErrSeq;
 use crate::folio::FolioPool;
 use crate::frames::{FrameUsage, Frames};
-use crate::hints::{Appended, Start};
+use crate::hints::Appended;
 use crate::mapped::{self, FaultMode, Holding};
 use crate::ops::AddressSpaceOperations;
-use crate::pins::{OrphanNames, Pins};
+use crate::pins::Pins;
 use crate::pressure::Pressure;
 use crate::queues::Lru;
 use crate::readahead::ReadaheadBudget;
@@ -118,7 +118,8 @@ pub struct Mm {
     pub(crate) holding: Holding,
     pub(crate) pins: Pins,
     pub(crate) views: Arc<ViewHome>,
-    pub(crate) orphan_names: OrphanNames,
+    /// Names of files that have orphans, or had.
+    pub(crate) orphan_names: Mutex<HashMap<u64, String>>,
     pub(crate) shares: Shares,
     pub(crate) stalls: Stalls,
     pub(crate) readahead: Arc<ReadaheadBudget>,
@@ -256,13 +257,15 @@ pub struct AddressSpace {
     // Read by every hit, and seldom written: one cache line.
     /// That of `bdi`, one load nearer.
     pub(crate) mm: Arc<Mm>,
-    pub(crate) hits: Hits,
+    /// Pages that reads found in the cache.
+    pub(crate) hits: LazyCounter,
     pub(crate) bdi: Arc<BackingDevInfo>,
     pub(crate) size: AtomicU64,
     /// Its head is the end of the line.
     pub(crate) index: XArray,
     // Changed as pages come, go and become dirty.
-    pub(crate) start: Start,
+    /// The numbers of the first page's descriptor, above, and frame; zero for none (`start.rs`).
+    pub(crate) start: AtomicU64,
     pub(crate) nr_pages: AtomicU64,
     pub(crate) wb_err: ErrSeq,
     pub(crate) counts: PageCounts,

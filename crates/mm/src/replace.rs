@@ -75,7 +75,7 @@ impl AddressSpace {
                         order,
                         frame,
                     };
-                    let taken = self.take_linear(identity, prepared);
+                    let taken = self.take_linear(identity, &mut prepared.frames);
                     taken
                         .inspect_err(|_| self.mm().folios.free(folio))
                         .and_then(|()| self.copy_part(&old, folio, identity))
@@ -124,8 +124,7 @@ impl AddressSpace {
         if !locked.hold_counts().is_viewed() || foliocache_sync::planted!(viewed_frame_written) {
             return Ok(Some(locked));
         }
-        let mm: &Mm = self.mm();
-        let (first, last) = (locked.index(), PageIndex(locked.end().0 - 1));
+        let pages = locked.index()..locked.end();
         if locked.state.load().has(flag::WRITEBACK) {
             drop(locked);
             if nowait {
@@ -137,7 +136,7 @@ impl AddressSpace {
         }
         if let Some(ready) = prepared
             .as_mut()
-            .filter(|ready| ready.frames.left() > (last.0 - first.0) as u32)
+            .filter(|ready| u64::from(ready.frames.left()) >= locked.nr_pages())
         {
             match self.replace_folio(locked, page, ready) {
                 Err(Errno::ENOMEM) => {}
@@ -148,9 +147,9 @@ impl AddressSpace {
         }
         // Nobody waits for memory while holding some, nor takes more under a folio's lock.
         *prepared = None;
-        *prepared = match mm.try_prepare_to_replace(self, first, last) {
+        *prepared = match self.try_prepare_to_replace(&pages) {
             None if nowait => return Err(Errno::EAGAIN),
-            None => Some(mm.prepare_to_replace(self, first, last)?),
+            None => Some(self.prepare_to_replace(&pages)?),
             ready => ready,
         };
         Ok(None)
@@ -172,7 +171,6 @@ impl AddressSpace {
         // Relaxed: whoever takes a view after us locks the folio after us.
         self.refuses_views.store(true, Ordering::Relaxed);
         let refused = RefusedViews(self);
-        let mm: &Mm = self.mm();
         for edge in [pos, end - 1] {
             let page = PageIndex::of(edge);
             let mut prepared: Option<Prepared<'_>> = None;
@@ -189,40 +187,13 @@ impl AddressSpace {
                     break;
                 }
                 drop(locked);
-                let last = PageIndex(pages.end.0 - 1);
-                prepared = mm.try_prepare_to_replace(self, pages.start, last);
+                prepared = self.try_prepare_to_replace(&pages);
                 if prepared.is_none() {
                     return Err(pages);
                 }
             }
         }
         Ok(refused)
-    }
-
-    /// Takes frames into use that were claimed, where a folio comes to a linear range.
-    fn take_linear(&self, identity: Identity, prepared: &mut Prepared<'_>) -> Result<(), Errno> {
-        let (
-            mm,
-            Identity {
-                index,
-                order,
-                frame,
-            },
-        ) = (self.mm(), identity);
-        if !mm.frames.is_linear(frame) {
-            return Ok(());
-        }
-        match mm.frames.take_linear(frame, order, &mut prepared.frames) {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                self.unmap_pages(index.0..index.0 + (1 << order));
-                Ok(())
-            }
-            Err(error) => {
-                mm.frames.unclaim_linear(frame, order);
-                Err(error)
-            }
-        }
     }
 
     /// Makes `folio`, which is free, one with the bytes that a locked one has at the same place; returns it locked.

@@ -34,7 +34,7 @@ impl AddressSpace {
     #[inline]
     pub fn prefetch_start(&self) {
         self.index.prefetch_first(&rcu::read_lock());
-        let start = self.start.0.load(Ordering::Relaxed);
+        let start = self.start.load(Ordering::Relaxed);
         if start != 0 {
             let mm = self.mm();
             prefetch(mm.folios.slot((start >> 32) as u32));
@@ -49,7 +49,7 @@ impl AddressSpace {
         if folio.index() == PageIndex(0) {
             let folio_id = u64::from(self.mm().folios.id(folio));
             let start = folio_id << 32 | u64::from(folio.frame().0);
-            self.start.0.store(start, Ordering::Relaxed);
+            self.start.store(start, Ordering::Relaxed);
         }
     }
 }

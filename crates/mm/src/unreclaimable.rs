@@ -127,6 +127,49 @@ impl Unreclaimable {
     }
 }
 
+impl AddressSpace {
+    /// Whether the file may have `wanted` pages more: one of a memory file system within its share.
+    ///
+    /// # Errors
+    /// `ENOSPC` where the share or the budget is used up; `EAGAIN` where writeback makes room.
+    pub(crate) fn check_memory_share(&self, wanted: u32) -> Result<(), Errno> {
+        if !self.bdi().is_memory() {
+            return Ok(());
+        }
+        let (now, wanted) = (self.mm().unreclaimable(), u64::from(wanted));
+        let memory = now.memory_pages + wanted;
+        if memory > now.most_memory_pages || now.total_pages() + wanted > now.most_pages {
+            return Err(Errno::ENOSPC);
+        }
+        let others = now.held_pages + now.viewed_pages + now.pinned_pages;
+        match memory + others + self.mm().nr_to_write() <= now.most_pages {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// As [`AddressSpace::check_memory_share`], after a wait for writeback if that makes room.
+    ///
+    /// Context: may block for writeback.
+    ///
+    /// # Errors
+    /// `ENOSPC`, also if the stores take nothing for about a second.
+    pub(crate) fn wait_for_memory_share(&self, wanted: u32) -> Result<(), Errno> {
+        let (mut least, mut idle) = (u64::MAX, 0);
+        while let Err(error) = self.check_memory_share(wanted) {
+            if error != Errno::EAGAIN || idle > LOOKS {
+                return Err(Errno::ENOSPC);
+            }
+            self.mm().request_writeback();
+            sleep(RECLAIM_WAIT);
+            let left = self.mm().nr_to_write();
+            idle = if left < least { 0 } else { idle + 1 };
+            least = least.min(left);
+        }
+        Ok(())
+    }
+}
+
 impl Mm {
     pub(crate) fn unreclaimable(&self) -> Unreclaimable {
         let capacity = self.frames.capacity();
@@ -186,57 +229,6 @@ impl Mm {
         let kept = self.held_or_pinned().div_ceil(UNIT);
         let had = self.usage().linear_bytes / BLOCK_SIZE as u64;
         kept < had || kept < had + free_huge_pages()
-    }
-
-    /// Whether a file may have `wanted` pages more: one of a memory file system within its share.
-    ///
-    /// # Errors
-    /// `ENOSPC` where the share or the budget is used up; `EAGAIN` where writeback makes room.
-    pub(crate) fn check_memory_share(
-        &self,
-        mapping: &AddressSpace,
-        wanted: u32,
-    ) -> Result<(), Errno> {
-        if !mapping.bdi().is_memory() {
-            return Ok(());
-        }
-        let now = self.unreclaimable();
-        let memory = now.memory_pages + u64::from(wanted);
-        if memory > now.most_memory_pages || now.total_pages() + u64::from(wanted) > now.most_pages
-        {
-            return Err(Errno::ENOSPC);
-        }
-        match memory + now.held_pages + now.viewed_pages + now.pinned_pages + self.nr_to_write()
-            <= now.most_pages
-        {
-            true => Ok(()),
-            false => Err(Errno::EAGAIN),
-        }
-    }
-
-    /// As [`Mm::check_memory_share`], after a wait for writeback if that makes room.
-    ///
-    /// Context: may block for writeback.
-    ///
-    /// # Errors
-    /// `ENOSPC`, also if the stores take nothing for about a second.
-    pub(crate) fn wait_for_memory_share(
-        &self,
-        mapping: &AddressSpace,
-        wanted: u32,
-    ) -> Result<(), Errno> {
-        let (mut least, mut idle) = (u64::MAX, 0);
-        while let Err(error) = self.check_memory_share(mapping, wanted) {
-            if error != Errno::EAGAIN || idle > LOOKS {
-                return Err(Errno::ENOSPC);
-            }
-            self.request_writeback();
-            sleep(RECLAIM_WAIT);
-            let left = self.nr_to_write();
-            idle = if left < least { 0 } else { idle + 1 };
-            least = least.min(left);
-        }
-        Ok(())
     }
 
     /// Bytes that metadata leaves to pages, whole blocks.

@@ -119,10 +119,8 @@ impl AddressSpace {
         let page = PageIndex::of(pos);
         let end = self.folio_at(page).map_or(page.add(1), |folio| folio.end());
         let len = end.pos().saturating_sub(pos).clamp(1, left as u64);
-        let mut edge = Iocb {
-            uncached: true,
-            ..Iocb::at(pos)
-        };
+        let mut edge = Iocb::at(pos);
+        edge.uncached = true;
         self.read(handle, &mut edge, &mut iter.limited(len as usize))
     }
 
@@ -208,10 +206,8 @@ impl AddressSpace {
         len: usize,
         iter: &IovIter<'_>,
     ) -> Result<usize, Errno> {
-        let mut edge = Iocb {
-            uncached: true,
-            ..Iocb::at(pos)
-        };
+        let mut edge = Iocb::at(pos);
+        edge.uncached = true;
         self.write(&mut edge, &mut iter.limited(len))
     }
 

@@ -104,15 +104,12 @@ impl AddressSpace {
         }
         let seen = locked.state.load();
         let bytes = page.pos()..page.add(1).pos();
-        let mut kind = match behind {
-            Some(_) => FolioUse::Fetched,
-            None => FolioUse::of(&window.readahead, seen, &locked.range(), &bytes, 0),
-        };
-        let first_use = kind.mark(&locked, seen);
+        let fetched = (behind.is_some(), 0);
+        let (kind, first_use) = FolioUse::mark(&window.readahead, &locked, &bytes, fetched);
         self.count_use(kind, page.pos(), PAGE_SIZE);
         self.keep_used(&locked, seen);
-        if write && let Some(stored) = window.stored.get() {
-            stored();
+        if write {
+            window.note_stores();
         }
         // Before the page can be touched: the fault after it may be another thread's, and would look like another stream's.
         let ahead = first_use.then(|| self.note_first_use(&window.readahead, page, locked.order()));

@@ -107,10 +107,9 @@ impl AddressSpace {
             let seen = locked.state.load();
             let next = locked.end().pos().min(end);
             let bytes = at..next;
-            let mut kind = FolioUse::of(handle, seen, &locked.range(), &bytes, iocb.fetched);
+            let (kind, first) = FolioUse::mark(handle, locked, &bytes, (false, iocb.fetched));
             self.keep_used(locked, seen);
-            if kind == FolioUse::Again && locked.mark_accessed(seen) {
-                kind = FolioUse::First;
+            if first {
                 first_uses.push((PageIndex::of(at), locked.order()));
             }
             self.count_use(kind, at, (next - at) as usize);

@@ -24,7 +24,7 @@ use crate::iov::{IovIter, Iovec, Stopped};
 use crate::lookup::Lookup;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
-use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::uncached::UncachedRead;
 
 /// The bytes of a hole of a memory file.
@@ -258,29 +258,29 @@ impl AddressSpace {
             }
             self.keep_used(folio, seen);
         }
-        let piece = self.count_copy(pos, result).ok()?;
-        self.count_copied(kind, pos, &piece);
-        Some(piece)
-    }
-
-    #[inline]
-    fn count_copied(&self, kind: FolioUse, pos: u64, piece: &CopyOutcome) {
-        if let CopyOutcome::Copied(n) = piece {
-            self.count_use(kind, pos, *n);
-        }
+        self.count_copy(Some(kind), pos, result).ok()
     }
 
     /// The part of a copy that counts: bytes that are still within the file, since a truncate beside the copy may
     /// have zeroed the rest. `EIO` if the folio's own memory stopped it.
     #[inline]
-    fn count_copy(&self, pos: u64, result: Result<usize, Stopped>) -> Result<CopyOutcome, Errno> {
+    fn count_copy(
+        &self,
+        kind: Option<FolioUse>,
+        pos: u64,
+        result: Result<usize, Stopped>,
+    ) -> Result<CopyOutcome, Errno> {
         let copied = match result {
             Ok(copied) => copied,
             Err(stopped) if !stopped.callers_side => return Err(Errno::EIO),
             Err(stopped) if stopped.copied == 0 => return Ok(CopyOutcome::Fault),
             Err(stopped) => stopped.copied,
         };
-        Ok(CopyOutcome::Copied(self.left(pos, copied)))
+        let copied = self.left(pos, copied);
+        if let Some(kind) = kind {
+            self.count_use(kind, pos, copied);
+        }
+        Ok(CopyOutcome::Copied(copied))
     }
 
     /// Brings the page in, with readahead, and copies from it under its lock. A `nowait` read copies cached bytes
@@ -300,10 +300,11 @@ impl AddressSpace {
         if iocb.nowait {
             return self.read_locked_nowait(iocb, to);
         }
-        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + to.len() as u64 - 1));
+        let page = PageIndex::of(pos);
+        let asked = page..PageIndex(pages_for(pos + to.len() as u64));
         let mut retries = 0;
         let (locked, behind, result) = loop {
-            let (locked, behind) = self.read_folio(handle, page, last, Reader::of(iocb))?;
+            let (locked, behind) = self.read_folio(handle, asked.clone(), Reader::of(iocb))?;
             let result = self.copy_locked(&locked, pos, to);
             if !memory_failed(&result) || retries == BAD_MEMORY_RETRIES {
                 break (locked, behind, result);
@@ -334,9 +335,7 @@ impl AddressSpace {
         if let Some(behind) = behind {
             self.follow_miss(iocb, behind);
         }
-        let piece = self.count_copy(pos, result)?;
-        self.count_copied(kind, pos, &piece);
-        Ok(piece)
+        self.count_copy(Some(kind), pos, result)
     }
 
     /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is
@@ -358,15 +357,11 @@ impl AddressSpace {
             self.keep_used(&locked, locked.state.load());
         }
         drop(locked);
-        let piece = self.count_copy(pos, result)?;
-        let fetched = pos < iocb.fetched;
-        let kind = if fetched {
-            FolioUse::Fetched
-        } else {
-            FolioUse::Again
+        let kind = match pos < iocb.fetched {
+            true => FolioUse::Fetched,
+            false => FolioUse::Again,
         };
-        self.count_copied(kind, pos, &piece);
-        Ok(piece)
+        self.count_copy(Some(kind), pos, result)
     }
 
     /// Copies what of a locked folio is uptodate from byte `pos` of the file on.
@@ -398,6 +393,6 @@ impl AddressSpace {
                     .copy_from_frame(ZEROS[offset..].as_ptr())
             }
         };
-        self.count_copy(pos, result)
+        self.count_copy(None, pos, result)
     }
 }

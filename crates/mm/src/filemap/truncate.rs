@@ -133,10 +133,7 @@ impl AddressSpace {
             match change() {
                 Ok(result) => return result,
                 // There is room then. It is not kept: nobody waits for locks while holding memory.
-                Err(pages) => {
-                    let last = PageIndex(pages.end.0 - 1);
-                    drop(self.mm().prepare_to_replace(self, pages.start, last)?);
-                }
+                Err(pages) => drop(self.prepare_to_replace(&pages)?),
             }
         }
         Err(Errno::ENOMEM)
@@ -227,7 +224,7 @@ impl AddressSpace {
         }
         for page in self.edges(pos, end) {
             self.populate(page.pos(), 1)?;
-            drop(self.read_rest(page, page)?);
+            drop(self.read_rest(page..page.add(1))?);
         }
         Ok(())
     }

@@ -333,21 +333,21 @@ impl AddressSpace {
             }
             // Gives back what is left: nobody waits for memory while holding some.
             *prepared = None;
-            let last = PageIndex::of(pos + remaining as u64 - 1);
-            let last = last.min(page.add(self.write_batch() - 1));
-            let last = last.max(page.add((1 << order) - 1));
-            if let Some(ready) = self.mm().try_prepare(self, page, last) {
-                *prepared = Some(ready);
+            let end = PageIndex(pages_for(pos + remaining as u64));
+            let end = end.min(page.add(self.write_batch()));
+            let end = end.max(page.add(1 << order));
+            *prepared = self.try_prepare(page..end);
+            if prepared.is_some() {
                 continue;
             }
             if iocb.nowait {
                 return Err(Errno::EAGAIN);
             }
             // Nobody waits for a large folio's memory.
-            let last = last.min(page.add(WAIT_BATCH - 1));
-            *prepared = Some(match self.mm().prepare(self, page, last) {
+            let (one, end) = (page.add(1), end.min(page.add(WAIT_BATCH)));
+            *prepared = Some(match self.prepare(page..end) {
                 // Not room for all: perhaps for one.
-                Err(Errno::ENOSPC) if last > page => self.mm().prepare(self, page, page)?,
+                Err(Errno::ENOSPC) if end > one => self.prepare(page..one)?,
                 result => result?,
             });
         }

@@ -2,6 +2,7 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use std::ops::Range;
 
 use super::reader::Reader;
 use crate::counters::bump;
@@ -83,24 +84,23 @@ impl AddressSpace {
         locked.uptodate_grains() & grains::of(locked.order(), offset) != 0
     }
 
-    /// Reads what the folio that holds `page` lacks for a request that goes on to page `last`; returns
-    /// it locked, or `None` if it is gone.
+    /// Reads what the folio that holds the first page of `asked` lacks of `asked`; returns it locked, or `None` if it is
+    /// gone.
     ///
     /// Context: blocks for I/O, with `invalidate_lock` shared: the size must not change meanwhile, not
     /// even for a truncate that is taken back.
     pub(crate) fn read_rest(
         &self,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
         let _invalidate = self.share_invalidate_lock();
-        let Some(locked) = self.lock_folio(page) else {
+        let Some(locked) = self.lock_folio(asked.start) else {
             return Ok(None);
         };
         let identity = locked.identity();
-        let from = (page.0 - identity.index.0) as usize * PAGE_SIZE;
-        let to = ((last.0 + 1 - identity.index.0) as usize * PAGE_SIZE).min(identity.bytes());
-        match self.fill_grains(&locked, grains::touched(identity.order, from..to)) {
+        let offset = |page: PageIndex| (page.0 - identity.index.0) as usize * PAGE_SIZE;
+        let bytes = offset(asked.start)..offset(asked.end).min(identity.bytes());
+        match self.fill_grains(&locked, grains::touched(identity.order, bytes)) {
             Ok(()) => Ok(Some(locked)),
             Err(error) => {
                 drop(self.keep_content(locked));
@@ -109,16 +109,15 @@ impl AddressSpace {
         }
     }
 
-    /// The folio that holds `page`, locked, with that page uptodate, for a request that goes on to
-    /// page `last`; and what is to follow if it was missing.
+    /// The folio that holds the first page of `asked`, locked, with that page uptodate; and the rest of the work if it
+    /// was missing.
     pub(crate) fn read_folio(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
         reader: Reader<'_>,
     ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
-        let mut behind = None;
+        let (page, mut behind) = (asked.start, None);
         loop {
             if let Some(locked) = self.lock_folio(page) {
                 if self.has_grain_at(&locked, page.pos()) {
@@ -126,14 +125,14 @@ impl AddressSpace {
                 }
                 // Written in part and never read, or left by a panic of the backing store.
                 drop(locked);
-                match self.read_rest(page, last)? {
+                match self.read_rest(asked.clone())? {
                     Some(locked) => return Ok((locked, behind)),
                     None => continue,
                 }
             }
             let limits = self.readahead_limits(page);
-            let (now, window) = handle.on_miss(page, last, &limits);
-            let fetched = self.missing_from(page, last, now.start.add(now.pages));
+            let (now, window) = handle.on_miss(&asked, &limits);
+            let fetched = self.missing_from(&asked, now.start.add(now.pages));
             if behind.is_none() {
                 bump(&self.counters.misses, fetched.0 - page.0);
             }
@@ -141,7 +140,7 @@ impl AddressSpace {
                 self.drop_behind(handle, page, &limits);
             }
             behind = Some(Behind { fetched, window });
-            if let Some(locked) = self.fill(page, last, now, reader)? {
+            if let Some(locked) = self.fill(asked.clone(), now, reader)? {
                 return Ok((locked, behind));
             }
         }
@@ -168,7 +167,7 @@ impl AddressSpace {
             }
             let end = locked.end();
             drop(locked);
-            if let Some(locked) = self.read_rest(unit, PageIndex(end.0 - 1))?
+            if let Some(locked) = self.read_rest(unit..end)?
                 && locked.has_grains(all)
             {
                 return Ok((locked, behind));
@@ -186,7 +185,7 @@ impl AddressSpace {
             return Err(Errno::EFAULT);
         }
         if !self.bdi().is_memory() {
-            return self.read_folio(readahead, page, page, reader);
+            return self.read_folio(readahead, page..page.add(1), reader);
         }
         // A hole gets memory, as little as can be.
         loop {
@@ -197,7 +196,7 @@ impl AddressSpace {
                 return Ok((locked, None));
             }
             let whole = Window::whole(page, 1, 0);
-            if let Some(locked) = self.fill(page, page, whole, Reader::Ordinary)? {
+            if let Some(locked) = self.fill(page..page.add(1), whole, Reader::Ordinary)? {
                 return Ok((locked, None));
             }
         }

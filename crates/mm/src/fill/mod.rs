@@ -115,9 +115,8 @@ impl AddressSpace {
         }
     }
 
-    /// Brings in what is missing of `window` around `page`, which is in it, for a request that goes
-    /// on to page `last`; returns the page's folio, locked and uptodate, or `None` if somebody else
-    /// put one there first.
+    /// Brings in what is missing of `window` around the first page of `asked`, which is in it; returns that page's folio,
+    /// locked and uptodate, or `None` if somebody else put one there first.
     ///
     /// Context: blocks for memory and I/O; nothing held but perhaps `i_rwsem`.
     ///
@@ -125,37 +124,34 @@ impl AddressSpace {
     /// The backing store's error, if the page itself cannot be read.
     pub(crate) fn fill(
         self: &Arc<Self>,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
         window: Window,
         reader: Reader<'_>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let alone = Window::whole(page, 1, 0);
-        match self.try_fill(page, last, window, reader) {
-            Err(_) if window.pages > 1 => self.try_fill(page, last, alone, reader),
+        let alone = Window::whole(asked.start, 1, 0);
+        match self.try_fill(asked.clone(), window, reader) {
+            Err(_) if window.pages > 1 => self.try_fill(asked, alone, reader),
             result => result,
         }
     }
 
     fn try_fill(
         self: &Arc<Self>,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
         window: Window,
         reader: Reader<'_>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let mut refusals = 0;
+        let (page, mut refusals) = (asked.start, 0);
         let (window, fill) = loop {
-            let (window, mut prepared) = self.prepare_window(page, last, window)?;
+            let (window, mut prepared) = self.prepare_window(&asked, window)?;
             let invalidate = self.share_invalidate_lock();
             // The file may have shrunk meanwhile; a page wholly past the end is filled with zeros.
             let range = self.whole(self.within_file(window, page));
             let Some(free) = self.free_around(page, range) else {
                 return Ok(None);
             };
-            let asked = page..last.add(1);
             let how = (window.order, reader.is_uncached());
-            let fill = Fill::new(self, free, how, &mut prepared, asked);
+            let fill = Fill::new(self, free, how, &mut prepared, asked.clone());
             drop(invalidate);
             match prepared.refused.filter(|_| fill.is_none()) {
                 Some(error) if refusals == REFUSALS => return Err(error),
@@ -170,9 +166,7 @@ impl AddressSpace {
                     .map(|folio| folio.map(|id| self.adopt(id)))
             }
             // Descriptors ran out on the way to the page, or somebody else came first.
-            None if window.start < page => {
-                self.try_fill(page, last, Window::whole(page, 1, 0), reader)
-            }
+            None if window.start < page => self.try_fill(asked, Window::whole(page, 1, 0), reader),
             None => Ok(None),
         }
     }
@@ -195,22 +189,20 @@ impl AddressSpace {
     /// request has in it: nobody waits for the memory of what was not asked for.
     fn prepare_window(
         &self,
-        page: PageIndex,
-        last: PageIndex,
+        asked: &Range<PageIndex>,
         window: Window,
     ) -> Result<(Window, Prepared<'_>), Errno> {
-        let range = self.within_file(window, page);
-        let end = PageIndex(range.end.0 - 1);
-        if let Some(prepared) = self.mm().try_prepare(self, range.start, end) {
+        let range = self.within_file(window, asked.start);
+        if let Some(prepared) = self.try_prepare(range.clone()) {
             return Ok((window, prepared));
         }
-        let end = end.min(last.max(page));
-        let asked = Window {
-            start: page,
-            pages: end.0 - page.0 + 1,
+        let range = asked.start..range.end.min(asked.end);
+        let part = Window {
+            start: range.start,
+            pages: range.end.0 - range.start.0,
             order: window.order,
         };
-        Ok((asked, self.mm().prepare(self, page, end)?))
+        Ok((part, self.prepare(range)?))
     }
 
     /// The part of a window that the file has now, and `page` in any case.
@@ -328,8 +320,7 @@ impl AddressSpace {
         if window.start >= end {
             return 0;
         }
-        let last = PageIndex(end.0 - 1);
-        let Some(mut prepared) = self.mm().try_prepare(self, window.start, last) else {
+        let Some(mut prepared) = self.try_prepare(window.start..end) else {
             return 0;
         };
         let Some(invalidate) = self.try_share_invalidate_lock() else {
@@ -387,7 +378,7 @@ impl AddressSpace {
             } else {
                 let pages = self.max_window().min(pages_for(end) - page.0);
                 let window = Window::whole(page, pages, self.max_order());
-                drop(self.fill(page, page, window, Reader::Ordinary)?);
+                drop(self.fill(page..page.add(1), window, Reader::Ordinary)?);
             }
             page = self.after_folio(page);
         }

@@ -50,15 +50,22 @@ impl FolioUse {
         }
     }
 
-    /// Marks a folio that was seen as `seen` accessed, if this is a use of its own; whether it is the first of what
-    /// readahead brought in.
-    pub(crate) fn mark(&mut self, locked: &LockedFolio<'_>, seen: Snapshot) -> bool {
-        let used = *self == Self::Again || seen.has(flag::READAHEAD);
+    /// As [`FolioUse::of`], of a locked folio, which it marks accessed; and whether this is the first use of a folio that
+    /// readahead brought in. A folio that was `missed` was brought in for this very read.
+    pub(crate) fn mark(
+        handle: &ReadaheadState,
+        locked: &LockedFolio<'_>,
+        bytes: &Range<u64>,
+        (missed, fetched): (bool, u64),
+    ) -> (Self, bool) {
+        let seen = locked.state.load();
+        let kind = match missed {
+            true => Self::Fetched,
+            false => Self::of(handle, seen, &locked.range(), bytes, fetched),
+        };
+        let used = kind == Self::Again || seen.has(flag::READAHEAD);
         let first = used && locked.mark_accessed(seen);
-        if first {
-            *self = Self::First;
-        }
-        first
+        (if first { Self::First } else { kind }, first)
     }
 }
 
@@ -81,15 +88,11 @@ impl AddressSpace {
         }
     }
 
-    /// The page after those that a read which misses at `page` and goes on to page `last` has to bring in, of the pages before
-    /// `end`: the next one that is there.
-    pub(crate) fn missing_from(
-        &self,
-        page: PageIndex,
-        last: PageIndex,
-        end: PageIndex,
-    ) -> PageIndex {
-        let (next, end) = (page.add(1), end.min(last.add(1)));
+    /// The page after those that a read of `asked`, whose first page is missing, has to bring in, of the pages before `end`:
+    /// the next one that is there.
+    pub(crate) fn missing_from(&self, asked: &Range<PageIndex>, end: PageIndex) -> PageIndex {
+        let (page, end) = (asked.start, end.min(asked.end));
+        let next = page.add(1);
         match end > next {
             true => self
                 .free_around(page, page..end)

@@ -146,6 +146,8 @@ struct Leaving {
 #[derive(Debug)]
 pub(crate) struct LinearRange {
     frames: Range<u32>,
+    /// The page of the file that has the first frame.
+    pub(crate) first: u64,
 }
 
 /// Why there is no range.
@@ -164,6 +166,17 @@ impl LinearRange {
 
     pub(crate) fn pages(&self) -> u64 {
         self.frames.len() as u64
+    }
+
+    /// The page of the file after the last that it has.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.pages()
+    }
+
+    /// The part of the file's pages that it has, counted from its own first page.
+    pub(crate) fn part(&self, pages: &Range<u64>) -> Range<u64> {
+        let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
+        within(pages.start)..within(pages.end)
     }
 
     /// Bytes that it takes by itself.
@@ -298,7 +311,8 @@ impl Frames {
         let frames = run.start << MAX_ORDER..run.end << MAX_ORDER;
         let range = RangeUnits { owner, units };
         state.ranges.insert(frames.start, range);
-        Ok(LinearRange { frames })
+        let first = owner.first;
+        Ok(LinearRange { frames, first })
     }
 
     /// Gives a run back that nothing was charged for. Does not block.

@@ -100,6 +100,8 @@ pub struct Frames {
     /// Isolated blocks: while there are any, which is for milliseconds, frees pass the magazines by. Relaxed:
     /// raised while all magazines are closed under their locks, and read under the lock of one.
     isolated: AtomicU32,
+    /// Blocks that cannot be emptied (`fixed.rs`).
+    nr_fixed: AtomicU32,
     hints: Hints,
     table: RankedMutex<Table>,
     /// Notified, under the table's lock, when a new block is open.
@@ -128,6 +130,7 @@ impl Frames {
             room: Room::default(),
             magazines: Magazines::new(),
             isolated: AtomicU32::new(0),
+            nr_fixed: AtomicU32::new(0),
             hints: Hints::default(),
             table: RankedMutex::new(Rank::Frames, Table::new()),
             grown: Condvar::new(),

@@ -18,7 +18,7 @@ mod windows;
 pub use access::{LockedAccess, VmaAccess};
 pub use error::MapError;
 pub(crate) use held::{Held, HoldKind, Holding, STABLE_BYTES, not_held, overlap};
-pub(crate) use linear::{FileRange, LinearFile, Wants};
+pub(crate) use linear::{LinearFile, Wants};
 pub(crate) use listener::{Listener, Resolve};
 pub(crate) use streams::Streams;
 pub(crate) use window::Window;

@@ -229,22 +229,21 @@ impl ReadaheadState {
         }
     }
 
-    /// A miss at `page` of a request that goes on to page `last`: what to read now, which contains
-    /// `page`, and what to start reading before waiting for that.
+    /// A miss at the first page of `asked`: what to read now, which contains that page, and what to start reading before
+    /// waiting for that.
     ///
-    /// The caller marks folios that begin after `last`, and all of the second window, as read
+    /// The caller marks folios that begin after `asked`, and all of the second window, as read
     /// ahead, and reports the first use of each ([`Self::on_first_use`]).
     ///
     /// Context, of this and what follows: takes [`Rank::Readahead`]; does not sleep.
     pub(crate) fn on_miss(
         &self,
-        page: PageIndex,
-        last: PageIndex,
+        asked: &Range<PageIndex>,
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
         let request = Request {
-            first: page.0,
-            last: last.0.max(page.0),
+            first: asked.start.0,
+            last: asked.end.0 - 1,
         };
         let access = self.access.load(Ordering::Relaxed);
         if access == Access::Random as u8 {
@@ -255,7 +254,7 @@ impl ReadaheadState {
                 .get_or_insert_with(|| Box::new(Streams::new(limits.budget)))
                 .on_miss(
                     request,
-                    self.continues_with(page),
+                    self.continues_with(asked.start),
                     access == Access::Sequential as u8,
                     limits,
                 )

@@ -20,7 +20,6 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sys::Errno;
-use foliocache_sys::memory::WindowAccess;
 use std::ops::Range;
 
 impl Windows {
@@ -72,10 +71,6 @@ impl Windows {
             let (memory, bytes) = mm.frames.linear_memory(frames).expect("there is a range");
             let at = start - (pages.start - shown.start) as usize * PAGE_SIZE
                 + (page - shown.start) as usize * PAGE_SIZE;
-            let access = match access {
-                VmaAccess::Read => WindowAccess::Read,
-                VmaAccess::ReadWrite => WindowAccess::ReadWrite,
-            };
             // SAFETY: the place is the window's alone. The frames live as long as the file, which has a range until
             // it is dropped, after its windows; the program has been told of the faults.
             unsafe { self.area.map(at, &memory, bytes, access, faults) }
