@@ -140,7 +140,7 @@ impl AddressSpace {
 impl Vma {
     /// Where it begins.
     pub fn address(&self) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.window.address())
+        std::ptr::with_exposed_provenance_mut(self.window.address)
     }
 
     /// Its bytes.

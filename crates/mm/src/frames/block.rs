@@ -218,6 +218,10 @@ impl Table {
         } else {
             self.find_order(order)?
         };
+        self.alloc_in(number, order)
+    }
+
+    fn alloc_in(&mut self, number: u32, order: u32) -> Option<u32> {
         let index = self.blocks[number as usize].buddy.alloc(order)?;
         self.relink(number);
         Some(number << MAX_ORDER | index)
@@ -232,9 +236,7 @@ impl Table {
             .filter(|&last| self.state(last) == State::Open && fits(last));
         let number = last.or_else(|| self.emptiest(1, fits).pop())?;
         self.for_pins = Some(number);
-        let index = self.blocks[number as usize].buddy.alloc(order)?;
-        self.relink(number);
-        Some(number << MAX_ORDER | index)
+        self.alloc_in(number, order)
     }
 
     /// Frees a chunk; true if its block is isolated.

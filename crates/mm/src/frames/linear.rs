@@ -435,12 +435,6 @@ impl Frames {
         self.linear.taken_back.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the kernel has for linear frames now: for a look from outside at what `usage` says. A system call.
-    pub fn resident_linear(&self) -> Result<u64, Errno> {
-        let memory = self.linear.state.lock().memory.clone();
-        memory.map_or(Ok(0), |memory| memory.resident())
-    }
-
     /// Frames that were freed and not punched yet. One load.
     pub(crate) fn leaving(&self) -> u64 {
         self.linear.leaving.load(Ordering::Relaxed)

@@ -41,10 +41,6 @@ pub(crate) struct Window<F> {
 }
 
 impl<F> Window<F> {
-    pub(crate) fn address(&self) -> usize {
-        self.address
-    }
-
     /// Bytes that a window onto so many pages takes by itself.
     pub(crate) fn memory_bytes(pages: &Range<u64>) -> u64 {
         let units = (pages.end - pages.start).div_ceil(BLOCK_FRAMES.into()) + 1;

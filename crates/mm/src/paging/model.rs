@@ -144,10 +144,6 @@ impl SharedMemory {
         // SAFETY: the caller's contract.
         unsafe { self.memfd.drop_page_tables(range, bytes) }
     }
-
-    pub(crate) fn resident(&self) -> Result<u64, Errno> {
-        self.memfd.resident()
-    }
 }
 
 /// An area of windows without memory.

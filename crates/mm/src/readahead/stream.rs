@@ -95,6 +95,14 @@ impl Shape {
         }
     }
 
+    /// The page of a request that is nearest to what was read before.
+    fn near(self, request: Request) -> u64 {
+        match self {
+            Self::Backward => request.last,
+            _ => request.first,
+        }
+    }
+
     fn element(self, unit: u64) -> Option<u64> {
         let Self::Strided { base, stride, .. } = self else {
             return None;
@@ -146,11 +154,7 @@ pub(super) struct Stream {
 impl Stream {
     /// A stream whose first request is `request`, with nothing read ahead.
     pub(super) fn new(shape: Shape, request: Request) -> Self {
-        let near = match shape {
-            Shape::Backward => request.last,
-            _ => request.first,
-        };
-        let front = shape.unit(near).unwrap_or(0);
+        let front = shape.unit(shape.near(request)).unwrap_or(0);
         Self {
             shape,
             tail: front,
@@ -180,10 +184,10 @@ impl Stream {
         }
     }
 
-    /// How far ahead of a miss at `page` the stream is, or `None` if it is none of the stream's.
+    /// How far ahead of a request that misses the stream is, or `None` if it is none of the stream's.
     /// `continues`: the request is next to the one before it, whatever was cached between.
-    pub(super) fn lead_at_miss(&self, page: u64, continues: bool) -> Option<u64> {
-        let unit = self.shape.unit(page)?;
+    pub(super) fn lead_at_miss(&self, request: Request, continues: bool) -> Option<u64> {
+        let unit = self.shape.unit(self.shape.near(request))?;
         let expected = self.tail <= unit && unit <= self.next;
         let ours = expected
             || unit == self.front
@@ -196,14 +200,6 @@ impl Stream {
         let unit = self.shape.unit(page)?;
         let ours = self.tail <= unit && unit < self.front;
         ours.then(|| self.front - unit)
-    }
-
-    /// The page of a request that is nearest to what was read before.
-    pub(super) fn near(&self, request: Request) -> u64 {
-        match self.shape {
-            Shape::Backward => request.last,
-            _ => request.first,
-        }
     }
 
     /// Whether the stream, last used at `touched` of a handle's uses, may be over at `now`: it is
@@ -273,7 +269,7 @@ impl Stream {
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
         let max = self.max_units(limits);
-        let Some(near) = self.shape.unit(self.near(request)) else {
+        let Some(near) = self.shape.unit(self.shape.near(request)) else {
             return (limits.asked(request), None);
         };
         let asked = (request.pages() / self.shape.unit_pages()).clamp(1, max);

@@ -60,7 +60,7 @@ impl Streams {
         eager: bool,
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
-        let lead = |stream: &Stream| stream.lead_at_miss(stream.near(request), continues);
+        let lead = |stream: &Stream| stream.lead_at_miss(request, continues);
         if let Some(stream) = self.find(lead) {
             return stream.on_miss(request, eager, limits);
         }

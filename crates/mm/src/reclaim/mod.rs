@@ -168,10 +168,9 @@ impl Mm {
         }
         let want = (n as usize).max(BATCH);
         let alone = kind == FrameKind::Linear && self.frames.is_pool_short();
-        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
         // Frames of the other kind would be of no use.
         let wanted = |locked: &LockedFolio<'_>| !alone || self.frames.is_linear(locked.frame());
-        let mut progress = self.shrink_lru_within(want, budget, wanted) > 0;
+        let mut progress = self.shrink_lru_wanted(want, wanted) > 0;
         if self.frames.leaving() > 0 {
             progress |= self.frames.punch_leaving() > 0;
         }
@@ -208,8 +207,7 @@ impl Mm {
     ///
     /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
     pub(crate) fn shrink_lru(&self, want: usize) -> usize {
-        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
-        self.shrink_lru_within(want, budget, |_| true)
+        self.shrink_lru_wanted(want, |_| true)
     }
 
     /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, where nobody waits for them: what handles rely on
@@ -219,13 +217,9 @@ impl Mm {
         self.shrink_lru_but(want, budget, |locked| !passed.keeps(locked, false))
     }
 
-    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, for those that are `wanted`.
-    fn shrink_lru_within(
-        &self,
-        want: usize,
-        budget: usize,
-        wanted: impl Fn(&LockedFolio<'_>) -> bool,
-    ) -> usize {
+    /// As [`Mm::shrink_lru`], of folios that are `wanted`.
+    fn shrink_lru_wanted(&self, want: usize, wanted: impl Fn(&LockedFolio<'_>) -> bool) -> usize {
+        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
         for last in [false, true] {
             let passed = Passed::default();
             let free = |locked: &LockedFolio<'_>| wanted(locked) && !passed.keeps(locked, last);
@@ -237,7 +231,7 @@ impl Mm {
         0
     }
 
-    /// As [`Mm::shrink_lru_within`], also for pages that handles rely on if they are `wanted`.
+    /// As [`Mm::shrink_lru_wanted`], looking at `budget` pages or a little more, also at pages that handles rely on.
     fn shrink_lru_but(
         &self,
         want: usize,
