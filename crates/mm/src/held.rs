@@ -185,9 +185,7 @@ impl AddressSpace {
             self.count_pins_once(&locked);
             page = locked.end();
             drop(locked);
-            if let Some(behind) = behind {
-                self.read_ahead(behind.window, false);
-            }
+            self.read_ahead(behind.and_then(|behind| behind.window), false);
         }
         Ok(())
     }

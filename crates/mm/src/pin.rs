@@ -355,9 +355,7 @@ impl AddressSpace {
             match self.split_for_pin(locked, page, &pages) {
                 Some(part) => locked = part,
                 None => {
-                    if let Some(behind) = behind {
-                        self.read_ahead(behind.window, false);
-                    }
+                    self.read_ahead(behind.and_then(|behind| behind.window), false);
                     return Ok(page);
                 }
             }
@@ -381,9 +379,7 @@ impl AddressSpace {
         if first_use {
             self.used_readahead(handle, page, order, false);
         }
-        if let Some(behind) = behind {
-            self.read_ahead(behind.window, false);
-        }
+        self.read_ahead(behind.and_then(|behind| behind.window), false);
         Ok(end)
     }
 

@@ -91,23 +91,19 @@ impl Pressure {
         // In a model there is no outside.
         let follow = follow && !cfg!(any(loom, shuttle));
         let mut policy = Policy::new(configured);
-        let monitor = match follow {
-            true => {
-                let mut monitor = Monitor::new()?;
-                let outside = monitor.sample();
-                adapt(&mut policy, frames, &outside, held(frames, 0, 0))?;
-                if policy.effective() < configured {
-                    tracing::warn!(
-                        configured,
-                        effective = policy.effective(),
-                        source = ?policy.source(),
-                        "a memory limit that the surroundings have no room for"
-                    );
-                }
-                Some(monitor)
+        let mut monitor = follow.then(Monitor::new).transpose()?;
+        if let Some(monitor) = &mut monitor {
+            let outside = monitor.sample();
+            adapt(&mut policy, frames, &outside, held(frames, 0, 0))?;
+            if policy.effective() < configured {
+                tracing::warn!(
+                    configured,
+                    effective = policy.effective(),
+                    source = ?policy.source(),
+                    "a memory limit that the surroundings have no room for"
+                );
             }
-            false => None,
-        };
+        }
         let pressure = Self {
             policy: Mutex::new(policy),
             follower: Mutex::new(None),

@@ -49,18 +49,29 @@ impl AddressSpace {
         locked: LockedFolio<'a>,
         page: PageIndex,
     ) -> Option<LockedFolio<'a>> {
-        let mut part = locked;
-        while part.index() < page
-            && page < part.end()
+        let goes_beyond = |part: &LockedFolio<'_>| part.index() < page && page < part.end();
+        let part = self.halve_while(locked, goes_beyond, |upper| page > upper);
+        self.keep_content(part)
+    }
+
+    /// Halves a locked folio while `goes_on`, and if the upper half `is_wanted`, as its first page tells, goes on with that;
+    /// returns the last part, and unlocks the others.
+    fn halve_while<'a>(
+        &'a self,
+        mut part: LockedFolio<'a>,
+        goes_on: impl Fn(&LockedFolio<'_>) -> bool,
+        is_wanted: impl Fn(PageIndex) -> bool,
+    ) -> LockedFolio<'a> {
+        while goes_on(&part)
             && let Some(upper) = self.halve_folio(&part)
         {
-            let other = match page > upper.index() {
+            let other = match is_wanted(upper.index()) {
                 true => std::mem::replace(&mut part, upper),
                 false => upper,
             };
             self.keep_content(other);
         }
-        self.keep_content(part)
+        part
     }
 
     /// Splits a locked folio, where that can be, until its grains are pages; returns the part that has byte `pos` of the
@@ -73,19 +84,13 @@ impl AddressSpace {
         locked: LockedFolio<'a>,
         pos: u64,
     ) -> LockedFolio<'a> {
-        let mut part = locked;
-        while part.order() > grains::FINE_ORDER
-            && !self.bdi().is_memory()
-            && part.may(Operation::Split)
-            && let Some(upper) = self.halve_folio(&part)
-        {
-            let other = match pos >= upper.index().pos() {
-                true => std::mem::replace(&mut part, upper),
-                false => upper,
-            };
-            self.keep_content(other);
+        let coarse = |part: &LockedFolio<'_>| {
+            part.order() > grains::FINE_ORDER && part.may(Operation::Split)
+        };
+        match self.bdi().is_memory() {
+            true => locked,
+            false => self.halve_while(locked, coarse, |upper| pos >= upper.pos()),
         }
-        part
     }
 
     /// Takes a locked folio out of the index if nothing in it is the file's.

@@ -72,7 +72,7 @@ impl Mm {
             blocks_compacted: read(&self.events.compacted),
             blocks_skipped: read(&self.events.skipped),
             views_copied: read(&self.events.copied_views),
-            copied_view_bytes: self.views.copied_bytes(),
+            copied_view_bytes: self.views.copies.bytes(),
             folios_replaced: read(&self.events.replaced),
             give_back_failures: self.frames.give_back_failures(),
             background_panics: self.panics.count(),

@@ -23,12 +23,12 @@
 //!
 //! A window has no lock: its page tables change with its file's list of windows held.
 
-use crate::frames::TABLE_BYTES;
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, TABLE_BYTES};
 use crate::records::{AddressSpace, LinearFile, Mm, Window};
 use foliocache_sync::Arc;
+use std::ops::Range;
 
 mod area;
-mod locked;
 
 /// Units of a window that a search for page tables looks at in one go.
 const SCAN_UNITS: usize = 1024;
@@ -113,6 +113,28 @@ impl Window {
         drop(windows);
         mm.frames.uncharge_tables(gone * TABLE_BYTES);
         gone
+    }
+
+    /// Has huge pages made of what it shows of `pages`, which are held, as far as there is memory for that.
+    pub(crate) fn collapse(&self, mm: &Mm, pages: &Range<u64>) {
+        if self.huge {
+            return;
+        }
+        let addresses = self.addresses(&self.part(pages));
+        let first = addresses.start.next_multiple_of(BLOCK_SIZE);
+        for unit in (first..)
+            .step_by(BLOCK_SIZE)
+            .take_while(|unit| unit + BLOCK_SIZE <= addresses.end)
+        {
+            // Both copies are there for a while.
+            let Ok(_both) = mm.reserve_frames(FrameKind::Linear, BLOCK_FRAMES) else {
+                return;
+            };
+            let part = mm.windows().offset(unit..unit + BLOCK_SIZE);
+            if let Err(error) = mm.windows().area.collapse(part) {
+                tracing::debug!(%error, "no huge page for a held mapping");
+            }
+        }
     }
 
     /// Gives the charges for all page tables back: the window is gone.

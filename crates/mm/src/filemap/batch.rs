@@ -295,7 +295,8 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
     /// Does not block.
     pub fn next_to_finish(&mut self) -> Option<&mut R> {
         while self.looked < self.requests.len() {
-            if self.started <= self.most_started() {
+            let mm = self.requests[self.looked].as_mut().mapping.mm();
+            if self.started <= most_started(mm) {
                 self.look();
                 continue;
             }
@@ -316,11 +317,6 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
             self.end = last;
         }
         None
-    }
-
-    /// Pages after which the next group has to wait.
-    fn most_started(&mut self) -> u64 {
-        most_started(self.requests[self.looked].as_mut().mapping.mm())
     }
 
     /// Takes the next group as far as it goes without waiting.

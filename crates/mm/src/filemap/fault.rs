@@ -71,10 +71,8 @@ impl AddressSpace {
             // The next write gets an error that came since.
             let _ = self.bdi().balance_dirty_pages(self, owed, false);
         }
-        let space = match write {
-            true => Some(self.space_for_write(&Iocb::at(page.pos()), PAGE_SIZE)?),
-            false => None,
-        };
+        let space = || self.space_for_write(&Iocb::at(page.pos()), PAGE_SIZE);
+        let space = write.then(space).transpose()?;
         bump(&self.counters.faults, 1);
         loop {
             mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
@@ -124,9 +122,7 @@ impl AddressSpace {
         if let Some(ahead) = ahead {
             self.read_on_ahead(&window.readahead, page, ahead, false);
         }
-        if let Some(behind) = behind {
-            self.read_ahead(behind.window, false);
-        }
+        self.read_ahead(behind.and_then(|behind| behind.window), false);
         let Some((end, dirtied)) = mapped else {
             return Ok(None);
         };

@@ -171,9 +171,7 @@ impl AddressSpace {
         if let Some(asked) = self.pages_to_fetch(iocb, len) {
             let (locked, behind) = self.read_folio(handle, asked, Reader::of(iocb))?;
             drop(locked);
-            if let Some(behind) = behind {
-                self.follow_miss(iocb, behind);
-            }
+            self.follow_miss(iocb, behind);
         }
         Ok(())
     }

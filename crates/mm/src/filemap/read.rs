@@ -332,9 +332,7 @@ impl AddressSpace {
         if first_use {
             self.used_readahead(handle, page, order, iocb.uncached);
         }
-        if let Some(behind) = behind {
-            self.follow_miss(iocb, behind);
-        }
+        self.follow_miss(iocb, behind);
         self.count_copy(Some(kind), pos, result)
     }
 

@@ -98,10 +98,8 @@ impl AddressSpace {
         };
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
-        let _refused = match size < old {
-            true => Some(self.refuse_views(size, u64::MAX)?),
-            false => None,
-        };
+        let refuse = || self.refuse_views(size, u64::MAX);
+        let _refused = (size < old).then(refuse).transpose()?;
         // Readers stop at the new end before the store loses the bytes behind it.
         if size < old {
             self.set_size(size);
@@ -401,10 +399,8 @@ impl AddressSpace {
             return Ok(false);
         }
         let old = self.size();
-        let _refused = match size < old {
-            true => Some(self.refuse_views(size, u64::MAX)?),
-            false => None,
-        };
+        let refuse = || self.refuse_views(size, u64::MAX);
+        let _refused = (size < old).then(refuse).transpose()?;
         // A page in use is waited for: a page that stays would be read for ever.
         self.remove_folios(0..u64::MAX, Operation::Forget, |page| self.lock_folio(page));
         self.unmap_pages(0..u64::MAX);

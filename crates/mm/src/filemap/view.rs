@@ -188,9 +188,7 @@ impl AddressSpace {
                 Err(left.min(PAGE_SIZE - offset_in_page(pos)))
             }
         };
-        if let Some(behind) = behind {
-            self.follow_miss(iocb, behind);
-        }
+        self.follow_miss(iocb, behind);
         if let Ok(view) = &taken {
             iocb.pos += view.len() as u64;
             if let Some(uncached) = uncached {
@@ -211,7 +209,7 @@ impl AddressSpace {
         let (pos, mut bytes) = (iocb.pos, vec![0; len]);
         let read = self.read(handle, iocb, &mut IovIter::destination(&mut bytes));
         bytes.truncate(read.inspect_err(|_| iocb.pos = pos)?);
-        Ok(View::copied(HeapCopy::uncharged(bytes.into())))
+        Ok(View::copied(HeapCopy::new(bytes.into(), None)))
     }
 }
 

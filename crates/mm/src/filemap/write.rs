@@ -44,7 +44,7 @@ use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::prepared::Prepared;
 use crate::records::AddressSpace;
-use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 512;
@@ -367,6 +367,23 @@ impl AddressSpace {
             true => self.split_to_pages(locked, pos),
             false => locked,
         }
+    }
+
+    /// Largest order of a new folio for a write of `remaining` bytes at `pos`: of pages that it
+    /// writes whole, or, at the end of a file that grows by `small` writes, of half as many pages as
+    /// were appended in a row.
+    fn order_for_write(&self, pos: u64, remaining: usize, small: bool) -> u32 {
+        if offset_in_page(pos) != 0 {
+            return 0;
+        }
+        let whole = (remaining / PAGE_SIZE) as u64;
+        let appended = match small {
+            true => self.appended.pages_before(pos, self.size()) / 2,
+            // Where it ends is known.
+            false => 0,
+        };
+        let pages = whole.max(appended).max(1);
+        pages.ilog2().min(self.max_order())
     }
 
     pub(super) fn write_batch(&self) -> u64 {

@@ -67,9 +67,12 @@ impl AddressSpace {
         self.read_ahead(windows, uncached);
     }
 
-    pub(crate) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Behind) {
-        iocb.fetched = iocb.fetched.max(behind.fetched.pos());
-        self.read_ahead(behind.window, iocb.uncached);
+    /// Does the rest of the work of a miss, if it was one.
+    pub(crate) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Option<Behind>) {
+        if let Some(behind) = behind {
+            iocb.fetched = iocb.fetched.max(behind.fetched.pos());
+            self.read_ahead(behind.window, iocb.uncached);
+        }
     }
 
     /// Where byte `pos` of a locked folio that holds it is, and how many bytes from there on are uptodate.

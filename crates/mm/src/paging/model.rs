@@ -330,7 +330,7 @@ impl Vma {
         let (mapping, window) = (self.mapping(), &self.window);
         let mm: &Mm = mapping.mm();
         let page = PageIndex(window.pages.start + (at / PAGE_SIZE) as u64);
-        let address = window.address() + at;
+        let address = window.address + at;
         let frame = mapping.linear_frame(page).expect("it is mapped");
         let byte = mm.frames.addr(frame).wrapping_add(at % PAGE_SIZE);
         loop {
@@ -433,7 +433,7 @@ impl AddressSpace {
             if window.pages.contains(&page.0) {
                 let offset = (page.0 - window.pages.start) as usize * PAGE_SIZE;
                 let table = self.mm().windows().area.tables.lock();
-                found.extend(table.pages.get(&(window.address() + offset)).copied());
+                found.extend(table.pages.get(&(window.address + offset)).copied());
             }
         }
         let write = found.contains(&Access::Write).then_some(Access::Write);

@@ -225,7 +225,7 @@ impl ReadaheadState {
     #[inline]
     pub(crate) fn note_read(&self, bytes: Range<u64>) {
         if self.last_end() != bytes.end {
-            self.passes.get_or_init(Passes::new).note(&bytes);
+            self.passes.get_or_init(Passes::default).note(&bytes);
         }
     }
 

@@ -56,6 +56,7 @@ impl Copies {
         }))
     }
 
+    /// Bytes of the copies, with what they are charged besides.
     pub(crate) fn bytes(&self) -> u64 {
         // Relaxed: a figure.
         self.bytes.load(Ordering::Relaxed)
@@ -98,14 +99,10 @@ unsafe impl Send for HeapCopy {}
 unsafe impl Sync for HeapCopy {}
 
 impl HeapCopy {
-    fn new(bytes: Box<[u8]>, charged: Option<Arc<Copies>>) -> Self {
+    /// A copy that counts in the bound of `charged`, or in none.
+    pub(crate) fn new(bytes: Box<[u8]>, charged: Option<Arc<Copies>>) -> Self {
         let bytes = NonNull::from(Box::leak(bytes));
         Self { bytes, charged }
-    }
-
-    /// A copy that does not count in any bound.
-    pub(crate) fn uncharged(bytes: Box<[u8]>) -> Self {
-        Self::new(bytes, None)
     }
 
     #[inline]

@@ -86,7 +86,7 @@ impl View {
 
     /// A view of nothing.
     pub(crate) fn empty() -> Self {
-        Self::copied(HeapCopy::uncharged(Box::default()))
+        Self::copied(HeapCopy::new(Box::default(), None))
     }
 
     /// Whether the bytes are a copy in the heap. A view is a copy if the file was mapped, the folio is pinned, the share of the
@@ -176,11 +176,6 @@ impl ViewHome {
     pub(crate) fn pages(&self) -> u64 {
         // Relaxed: it steers.
         self.pages.load(Ordering::Relaxed) & !LIVE
-    }
-
-    /// Bytes of views that are charged copies, with what they are charged besides.
-    pub(crate) fn copied_bytes(&self) -> u64 {
-        self.copies.bytes()
     }
 
     /// Drops a view of `folio`.

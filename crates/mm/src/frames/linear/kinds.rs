@@ -25,26 +25,23 @@ impl Frames {
                 table.capacity += 1;
                 self.account(&mut table, 0);
             }
-            FrameKind::Linear => {
-                if !self.take_block_unit(&mut table, false) {
-                    return false;
-                }
-                table.linear += 1;
-                self.linear.budget.add(BLOCK_FRAMES);
-            }
+            FrameKind::Linear => return self.block_to_linear(&mut table, false),
         }
         self.publish(&table);
         true
     }
 
-    /// Takes the place of a block that was just given back for linear frames, whoever waits for it.
+    /// Takes the place of a block that was just given back for linear frames, past those who wait for it.
     pub(crate) fn force_linear_unit(&self) -> bool {
-        let mut table = self.table.lock();
-        let taken = self.take_block_unit(&mut table, true);
+        self.block_to_linear(&mut self.table.lock(), true)
+    }
+
+    fn block_to_linear(&self, table: &mut Table, first: bool) -> bool {
+        let taken = self.take_block_unit(table, first);
         if taken {
             table.linear += 1;
             self.linear.budget.add(BLOCK_FRAMES);
-            self.publish(&table);
+            self.publish(table);
         }
         taken
     }
