@@ -288,7 +288,9 @@ impl AddressSpace {
     ) -> Option<(FrameNumber, u32)> {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
-        self.note_uncached_gone(&locked);
+        if Self::take_mark(&locked) {
+            bump(&self.counters.uncached.dropped, locked.nr_pages());
+        }
         let folio = locked.folio();
         let (seen, frame, order) = {
             let mut index = self.index.lock();
@@ -357,13 +359,6 @@ impl AddressSpace {
     pub(crate) fn take_mark(locked: &LockedFolio<'_>) -> bool {
         locked.state.load().has(flag::DROPBEHIND)
             && locked.state.clear(flag::DROPBEHIND).has(flag::DROPBEHIND)
-    }
-
-    /// Counts a marked folio that leaves the index.
-    pub(crate) fn note_uncached_gone(&self, locked: &LockedFolio<'_>) {
-        if Self::take_mark(locked) {
-            bump(&self.counters.uncached.dropped, locked.nr_pages());
-        }
     }
 
     /// As [`AddressSpace::mark_grains_dirty`], for those that a range of bytes touches.

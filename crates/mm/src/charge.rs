@@ -93,9 +93,7 @@ impl Mm {
             false => Err(Errno::ENOMEM),
         }
     }
-}
 
-impl Mm {
     /// Charges a copy of `len` bytes to the bound.
     ///
     /// Context: as [`Mm::charge_used_metadata`], which it blocks as.
@@ -113,8 +111,7 @@ impl Mm {
             wanted,
             charged: 0,
         };
-        let at_once = self.try_charge_metadata(wanted);
-        if at_once {
+        if self.try_charge_metadata(wanted) {
             making.charged = wanted;
         }
         while making.charged < wanted {

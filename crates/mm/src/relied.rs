@@ -158,7 +158,10 @@ impl BackingDevInfo {
         }
         let files = std::mem::take(&mut *self.asked.files.lock());
         let is_busy = |file: &u64| {
-            let file = self.mm().mapping(*file).filter(|file| file.is_asked());
+            // Relaxed: the list handed the file over.
+            let is_asked =
+                |file: &AddressSpace| file.relied.0.load(Ordering::Relaxed) == state::ASKED;
+            let file = self.mm().mapping(*file).filter(|file| is_asked(file));
             file.is_some_and(|file| !file.ask_store(|ops| ops.keep_readable()))
         };
         let busy: Vec<u64> = files.into_iter().filter(is_busy).collect();
@@ -169,12 +172,5 @@ impl BackingDevInfo {
             self.asked.since.store(0, Ordering::Relaxed);
         }
         (!files.is_empty()).then_some(AGAIN)
-    }
-}
-
-impl AddressSpace {
-    fn is_asked(&self) -> bool {
-        // Relaxed: the list handed the file over.
-        self.relied.0.load(Ordering::Relaxed) == state::ASKED
     }
 }

@@ -95,7 +95,7 @@ impl AddressSpace {
 
     /// Takes a locked folio out of the index if nothing in it is the file's.
     pub(crate) fn keep_content<'a>(&'a self, locked: LockedFolio<'a>) -> Option<LockedFolio<'a>> {
-        if locked.has_content() {
+        if locked.uptodate_grains() != 0 {
             return Some(locked);
         }
         self.remove_folio(locked);

@@ -9,7 +9,7 @@ use crate::frames::MIN_LINEAR_LIMIT;
 use crate::mapped::{Held, HoldKind, LockedAccess, MapError, VmaAccess};
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, LinearFile, Mm, Window, Windows};
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
 /// A mapped part of a file. Dropping it unmaps it.
 pub struct Vma {
@@ -95,7 +95,7 @@ impl AddressSpace {
         };
         drop(shared);
         let mm: &Mm = self.mm();
-        mm.wait_for_metadata(|| vma.window.charge_tables(mm))?;
+        mm.wait_for_metadata(|| vma.window.charge_tables(mm, &pages))?;
         if new {
             vma.window.collapse(mm, &pages);
         }
@@ -124,10 +124,7 @@ impl AddressSpace {
         if len == 0 || offset_in_page(pos) != 0 {
             return Err(Errno::EINVAL.into());
         }
-        let end = pos.checked_add(len as u64);
-        let end = end
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Errno::EFBIG)?;
+        let end = end_of(pos, len as u64).ok_or(Errno::EFBIG)?;
         let limit = mm.frames.limit();
         if limit < MIN_LINEAR_LIMIT {
             let min = MIN_LINEAR_LIMIT;

@@ -34,14 +34,9 @@ mod area;
 const SCAN_UNITS: usize = 1024;
 
 impl Window {
-    /// Charges the page tables of all its pages; false where there is no room for them.
-    pub(crate) fn charge_tables(&self, mm: &Mm) -> bool {
-        self.huge || (self.units_of(&self.pages)).all(|unit| self.charge_unit(mm, unit))
-    }
-
-    /// Charges the page table of a page, if it has none; false where there is no room for it.
-    pub(crate) fn charge_table(&self, mm: &Mm, page: u64) -> bool {
-        self.huge || self.charge_unit(mm, self.unit_of(page))
+    /// Charges the page tables of pages as far as they have none; false where there is no room for them.
+    pub(crate) fn charge_tables(&self, mm: &Mm, pages: &Range<u64>) -> bool {
+        self.huge || (self.units_of(pages)).all(|unit| self.charge_unit(mm, unit))
     }
 
     fn charge_unit(&self, mm: &Mm, unit: u32) -> bool {

@@ -11,7 +11,7 @@ use foliocache_sys::Errno;
 use crate::dirty::{UNASKED, UnaskedWrite};
 use crate::iocb::Iocb;
 use crate::records::AddressSpace;
-use crate::types::MAX_FILE_SIZE;
+use crate::types::end_of;
 use crate::writeback::ReservedSpace;
 
 /// Keeps room for a write until its bytes are dirty: either the room that it asked for, or its right not to ask.
@@ -31,10 +31,8 @@ impl AddressSpace {
     /// Whether such a write can be.
     pub(super) fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
         self.mm().check_fork()?;
-        match pos.checked_add(len as u64) {
-            Some(end) if end <= MAX_FILE_SIZE => self.bdi().check_failed_cap(),
-            _ => Err(Errno::EFBIG),
-        }
+        end_of(pos, len as u64).ok_or(Errno::EFBIG)?;
+        self.bdi().check_failed_cap()
     }
 
     /// Asks the store whether others changed the file, before the first write to a file that is all in the store.
@@ -70,14 +68,10 @@ impl AddressSpace {
             return Ok((None, Some(unasked)));
         }
         let pos = if iocb.append { self.size() } else { iocb.pos };
-        match pos.checked_add(len as u64) {
-            Some(end) if end <= MAX_FILE_SIZE && self.mm().check_fork().is_ok() => {
-                match iocb.nowait {
-                    true => Err(Errno::EAGAIN),
-                    false => Ok((self.reserve_space(&(pos..end))?, None)),
-                }
-            }
-            _ => Ok((None, None)),
+        match end_of(pos, len as u64).filter(|_| self.mm().check_fork().is_ok()) {
+            Some(_) if iocb.nowait => Err(Errno::EAGAIN),
+            Some(end) => Ok((self.reserve_space(&(pos..end))?, None)),
+            None => Ok((None, None)),
         }
     }
 

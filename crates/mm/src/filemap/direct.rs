@@ -50,7 +50,7 @@ use crate::iov::IovIter;
 use crate::ops::IoSegment;
 use crate::readahead::ReadaheadState;
 use crate::records::AddressSpace;
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
 /// Most bytes in one I/O, and in a buffer.
 const PIECE: usize = 4 << 20;
@@ -175,10 +175,7 @@ impl AddressSpace {
         if iocb.nowait {
             return Err(Errno::EAGAIN);
         }
-        let end = iocb.pos.checked_add(iter.remaining() as u64);
-        if end.is_none_or(|end| end > MAX_FILE_SIZE) {
-            return Err(Errno::EFBIG);
-        }
+        end_of(iocb.pos, iter.remaining() as u64).ok_or(Errno::EFBIG)?;
         let mut buffer = PageVec::default();
         while iter.remaining() > 0 {
             let (pos, left) = (iocb.pos, iter.remaining());

@@ -75,7 +75,7 @@ impl AddressSpace {
         let space = write.then(space).transpose()?;
         bump(&self.counters.faults, 1);
         loop {
-            mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
+            mm.wait_for_metadata(|| window.charge_tables(mm, &(page.0..page.0 + 1)))?;
             if let Some(end) = self.fault_once(window, page, write)? {
                 drop(space);
                 return Ok(end);

@@ -32,7 +32,7 @@ use crate::folio::{LockedFolio, Operation, grains};
 use crate::owner;
 use crate::pin::PinBar;
 use crate::records::AddressSpace;
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
 /// Times that a change waits for memory to replace viewed folios.
 const REPLACE_TRIES: usize = 16;
@@ -186,10 +186,7 @@ impl AddressSpace {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let end = pos
-            .checked_add(len)
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Errno::EFBIG)?;
+        let end = end_of(pos, len).ok_or(Errno::EFBIG)?;
         let mut tries = EDGE_TRIES;
         loop {
             self.bring_edges_in(pos, end)?;

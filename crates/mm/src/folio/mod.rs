@@ -360,10 +360,6 @@ impl<'a> LockedFolio<'a> {
         self.uptodate_grains() & touched == touched
     }
 
-    pub(crate) fn has_content(&self) -> bool {
-        self.uptodate_grains() != 0
-    }
-
     /// Notes which grains are dirty, and which bytes were `written`. The caller changes the flag.
     pub(crate) fn set_dirty(&self, grains: u64, written: &Range<usize>) {
         if self.dirty.load(Ordering::Relaxed) != grains {

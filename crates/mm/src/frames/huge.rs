@@ -56,10 +56,6 @@ impl Frames {
         self.linear.huge.load(Ordering::Relaxed)
     }
 
-    pub(super) fn huge_frames(&self) -> HugeFrames {
-        self.linear.state.lock().huge
-    }
-
     /// Whether frames are huge and the pool has no page for a unit more.
     pub(crate) fn is_pool_short(&self) -> bool {
         if !self.is_huge() {

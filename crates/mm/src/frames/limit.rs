@@ -82,10 +82,6 @@ impl Room {
     }
 }
 
-fn target_for(limit: u64) -> u32 {
-    ((limit - limit / FLOOR_SHARE) / BLOCK_SIZE as u64) as u32
-}
-
 impl Frames {
     /// Least limit under which blocks of so many bytes fit beside so many bytes of metadata.
     pub(crate) fn limit_for(blocks: u64, metadata: u64) -> u64 {
@@ -126,7 +122,7 @@ impl Frames {
     }
 
     pub(super) fn apply_limit(&self, table: &mut Table, bytes: u64) -> Result<(), MmError> {
-        let target = target_for(bytes);
+        let target = ((bytes - bytes / FLOOR_SHARE) / BLOCK_SIZE as u64) as u32;
         if target > table.active {
             let old = table.active as usize * BLOCK_SIZE;
             self.range
@@ -439,7 +435,7 @@ impl Frames {
             capacity_pages: u64::from(table.units()) * u64::from(BLOCK_FRAMES),
             blocks_forced: table.forced,
             order_failures: self.hints.order_failures.load(Ordering::Relaxed),
-            huge: self.huge_frames(),
+            huge: self.linear.state.lock().huge,
         }
     }
 }

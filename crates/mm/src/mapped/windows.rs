@@ -115,11 +115,7 @@ impl<F> Windows<F> {
         });
     }
 
-    /// Lets pages at some addresses be tried again that could not be had.
-    pub(crate) fn end_poison_at(&self, addresses: &Range<usize>) {
-        self.end_poison(|_, page| page.start < addresses.end && addresses.start < page.end);
-    }
-
+    /// Lets pages be tried again that could not be had, if their refusal is `over`.
     pub(crate) fn end_poison(&self, over: impl Fn(&Refusal, &Range<usize>) -> bool) {
         let mut ended = Vec::new();
         self.refused.lock().retain(|&start, refusal| {
