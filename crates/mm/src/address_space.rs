@@ -195,11 +195,7 @@ impl AddressSpace {
         let (folio, frame, order) = prepared.take(self, page, order)?;
         let mm: &Mm = self.mm();
         let locked = folio.lock(&mm.waits);
-        let identity = Identity {
-            index: page,
-            order,
-            frame,
-        };
+        let identity = Identity::new(page, order, frame);
         locked.attach(self.key(), identity);
         mm.frames.set_owner(frame, mm.folios.id(folio));
         if self.bdi.is_memory() {

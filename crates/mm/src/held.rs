@@ -89,7 +89,8 @@ impl AddressSpace {
             mine.expect("it is held").ready = true;
             held.ready = true;
         }
-        if held.kind.unnoticed() && !self.bdi().is_memory() {
+        let unnoticed = held.kind == HoldKind::Untracked;
+        if unnoticed && !self.bdi().is_memory() {
             self.bdi().queue_dirty(self);
         }
         Ok(new)
@@ -118,7 +119,7 @@ impl AddressSpace {
             (self.bdi().stay_dirty).fetch_sub(fewer, Ordering::Relaxed);
             not_held(&all, &held.pages, |_| true)
         };
-        if held.kind.unnoticed() {
+        if held.kind == HoldKind::Untracked {
             // It may be durable now.
             self.bdi().note_progress(self);
         }

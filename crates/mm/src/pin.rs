@@ -511,9 +511,8 @@ impl AddressSpace {
             (self.bdi().stay_dirty).fetch_sub(pages, Ordering::Relaxed);
         }
         let elsewhere = if last && as_held { pages } else { 0 };
-        mm.pins
-            .pages
-            .fetch_sub(counted - elsewhere, Ordering::Relaxed);
+        let pinned = &mm.pins.pages;
+        pinned.fetch_sub(counted - elsewhere, Ordering::Relaxed);
         if last && linear && !as_held {
             mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
         }

@@ -69,12 +69,7 @@ impl AddressSpace {
             let most = at.0.trailing_zeros().min((end.0 - at.0).ilog2());
             let part = match prepared.take(self, at, most.min(order)) {
                 Some((folio, frame, order)) => {
-                    let index = at;
-                    let identity = Identity {
-                        index,
-                        order,
-                        frame,
-                    };
+                    let identity = Identity::new(at, order, frame);
                     let taken = self.take_linear(identity, &mut prepared.frames);
                     taken
                         .inspect_err(|_| self.mm().folios.free(folio))

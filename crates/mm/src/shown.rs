@@ -55,7 +55,7 @@ impl AddressSpace {
 
     /// Whether programs store to some of the file without that being noticed.
     pub(crate) fn has_unnoticed_stores(&self) -> bool {
-        self.has_hold(|held| held.kind.unnoticed())
+        self.has_hold(|held| held.kind == HoldKind::Untracked)
     }
 
     fn has_hold(&self, those: impl Fn(&Held) -> bool) -> bool {

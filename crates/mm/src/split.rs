@@ -106,15 +106,9 @@ impl AddressSpace {
     /// frames, nor one that is viewed or pinned.
     fn halve_folio<'a>(&'a self, lower: &LockedFolio<'a>) -> Option<LockedFolio<'a>> {
         let mm: &Mm = self.mm();
-        let Identity {
-            index,
-            order,
-            frame,
-        } = lower.identity();
-        if mm.frames.is_huge() && mm.frames.is_linear(frame) {
-            return None;
-        }
-        if lower.hold_counts().is_held() {
+        let (order, frame) = (lower.order(), lower.frame());
+        let huge = mm.frames.is_huge() && mm.frames.is_linear(frame);
+        if huge || lower.hold_counts().is_held() {
             return None;
         }
         debug_assert!(lower.may(Operation::Split), "the device reads it");
@@ -129,11 +123,8 @@ impl AddressSpace {
         let marked = Self::take_mark(lower);
         // Ascending index: the lower half is locked already.
         let upper = folio.lock(&mm.waits);
-        let identity = Identity {
-            index: index.add(u64::from(half)),
-            order: order - 1,
-            frame: frame.add(half),
-        };
+        let index = lower.index().add(half.into());
+        let identity = Identity::new(index, order - 1, frame.add(half));
         upper.attach(self.key(), identity);
         mm.frames.set_owner(identity.frame, mm.folios.id(folio));
         let uptodate = grains::halves(lower.uptodate_grains(), order);

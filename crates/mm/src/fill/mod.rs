@@ -176,11 +176,7 @@ impl AddressSpace {
     fn start_rest(self: &Arc<Self>, window: Window, from: PageIndex, reader: Reader<'_>) {
         let pages = (window.start.0 + window.pages).saturating_sub(from.0);
         if pages > 0 && self.ops.read_mode() == ReadMode::Background {
-            let rest = Window {
-                start: from,
-                pages,
-                order: window.order,
-            };
+            let rest = Window::new(from.0, pages, window.order);
             self.read_ahead([rest], reader.is_uncached());
         }
     }
@@ -197,11 +193,8 @@ impl AddressSpace {
             return Ok((window, prepared));
         }
         let range = asked.start..range.end.min(asked.end);
-        let part = Window {
-            start: range.start,
-            pages: range.end.0 - range.start.0,
-            order: window.order,
-        };
+        let pages = range.end.0 - range.start.0;
+        let part = Window::new(range.start.0, pages, window.order);
         Ok((part, self.prepare(range)?))
     }
 

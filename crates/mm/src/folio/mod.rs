@@ -99,6 +99,15 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    #[inline(always)]
+    pub(crate) fn new(index: PageIndex, order: u32, frame: FrameNumber) -> Self {
+        Self {
+            index,
+            order,
+            frame,
+        }
+    }
+
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         PAGE_SIZE << self.order
@@ -180,22 +189,15 @@ impl Folio {
     /// index and frame are of one identity, so the bytes to the end of the folio can be read.
     #[inline]
     pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Option<Identity> {
-        let identity = Identity {
-            // Acquire: partner is the Release in `attach`.
-            index: PageIndex(self.index.load(Ordering::Acquire)),
-            order: seen.order(),
-            frame: self.frame(),
-        };
+        // Acquire: partner is the Release in `attach`.
+        let index = PageIndex(self.index.load(Ordering::Acquire));
+        let identity = Identity::new(index, seen.order(), self.frame());
         (self.state.validate(seen) && identity.covers(PageIndex::of(pos))).then_some(identity)
     }
 
     #[inline]
     pub(crate) fn identity(&self) -> Identity {
-        Identity {
-            index: self.index(),
-            order: self.order(),
-            frame: self.frame(),
-        }
+        Identity::new(self.index(), self.order(), self.frame())
     }
 
     /// The first of the frames that hold its bytes.
@@ -346,11 +348,7 @@ impl<'a> LockedFolio<'a> {
     /// Its identity, where the lock was taken in state `seen`.
     #[inline]
     pub(crate) fn identity_at(&self, seen: Snapshot) -> Identity {
-        Identity {
-            index: self.index(),
-            order: seen.order(),
-            frame: self.frame(),
-        }
+        Identity::new(self.index(), seen.order(), self.frame())
     }
 
     /// Whether all grains that a range of its bytes touches are uptodate.

@@ -409,10 +409,9 @@ impl Frames {
         promised.use_up(self, FrameKind::Linear, n);
         linear.budget.settle(n);
         if back > 0 {
-            linear.leaving.fetch_sub(u64::from(back), Ordering::Relaxed);
-            linear
-                .taken_back
-                .fetch_add(u64::from(back), Ordering::Relaxed);
+            let (leaving, taken_back) = (&linear.leaving, &linear.taken_back);
+            leaving.fetch_sub(back.into(), Ordering::Relaxed);
+            taken_back.fetch_add(back.into(), Ordering::Relaxed);
         }
         Ok(mapped)
     }
@@ -484,10 +483,9 @@ impl Frames {
                 continue;
             }
             gone += run.len() as u64;
-            linear
-                .leaving
-                .fetch_sub(run.len() as u64, Ordering::Relaxed);
-            linear.budget.add(run.len() as u32);
+            let len = run.len() as u32;
+            linear.leaving.fetch_sub(len.into(), Ordering::Relaxed);
+            linear.budget.add(len);
         }
         self.release_retired(&memory, number);
         self.settle_owed();

@@ -23,15 +23,9 @@ pub(crate) struct Holding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum HoldKind {
     Read,
+    /// Stores to its pages make nothing dirty by themselves.
     Untracked,
     Io,
-}
-
-impl HoldKind {
-    /// Whether stores make nothing dirty by themselves.
-    pub(crate) fn unnoticed(self) -> bool {
-        self == Self::Untracked
-    }
 }
 
 /// A range that is held.

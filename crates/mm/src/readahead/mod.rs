@@ -132,11 +132,8 @@ impl Limits<'_> {
     fn asked(&self, request: Request) -> Window {
         let within = self.file_pages.saturating_sub(request.first).max(1);
         let pages = request.pages().min(self.max.max(1)).min(within);
-        Window {
-            start: PageIndex(request.first),
-            pages,
-            order: stream::order_for(pages, self.max_order),
-        }
+        let order = stream::order_for(pages, self.max_order);
+        Window::new(request.first, pages, order)
     }
 }
 
@@ -153,10 +150,15 @@ pub(crate) struct Window {
 impl Window {
     /// A range that is wanted whole, in folios as large as may be.
     pub(crate) fn whole(start: PageIndex, pages: u64, max_order: u32) -> Self {
+        Self::new(start.0, pages, pages.max(1).ilog2().min(max_order))
+    }
+
+    pub(crate) fn new(start: u64, pages: u64, order: u32) -> Self {
+        let start = PageIndex(start);
         Self {
             start,
             pages,
-            order: pages.max(1).ilog2().min(max_order),
+            order,
         }
     }
 }

@@ -486,11 +486,7 @@ impl Stream {
             Shape::Forward => from,
             _ => FAR_END + 1 - self.front,
         };
-        (self.front > from).then(|| Window {
-            start: PageIndex(start),
-            pages: self.front - from,
-            order,
-        })
+        (self.front > from).then(|| Window::new(start, self.front - from, order))
     }
 
     /// The next element of a strided stream, if it lies in the file.
@@ -501,11 +497,8 @@ impl Stream {
         let start = self.shape.element(self.front)?;
         self.front += 1;
         let pages = self.shape.unit_pages().min(limits.max_window());
-        Some(Window {
-            start: PageIndex(start),
-            pages,
-            order: order_for(pages, limits.max_order),
-        })
+        let order = order_for(pages, limits.max_order);
+        Some(Window::new(start, pages, order))
     }
 
     /// Splits `[first, end)` where the caller need not wait for all of it.
@@ -526,11 +519,7 @@ impl Stream {
         let wait = asked.clamp(NOW_MIN.min(pages), WAIT_MAX);
         let order = order_for(wait.max(FIRST_WINDOW.min(self.size)), limits.max_order);
         let split = (first + wait).next_multiple_of(1 << order);
-        let now = |pages, order| Window {
-            start: PageIndex(first),
-            pages,
-            order,
-        };
+        let now = |pages, order| Window::new(first, pages, order);
         if !limits.background {
             // Read at once and used at once: no folio is in flight beside another.
             return (now(pages, pages.ilog2().min(limits.max_order)), None);
@@ -538,11 +527,7 @@ impl Stream {
         if split + FIRST_WINDOW > self.front {
             return (now(pages, order_for(pages, limits.max_order)), None);
         }
-        let behind = Window {
-            start: PageIndex(split),
-            pages: self.front - split,
-            order: self.order(limits),
-        };
+        let behind = Window::new(split, self.front - split, self.order(limits));
         (now(split - first, order), Some(behind))
     }
 
@@ -564,12 +549,8 @@ impl Stream {
         let now = limits.asked(request);
         match before {
             Some(window) if window.pages + asked <= NOW_MIN || !limits.background => {
-                let now = Window {
-                    start: window.start,
-                    pages: window.pages + asked,
-                    order: window.order,
-                };
-                (now, None)
+                let pages = window.pages + asked;
+                (Window { pages, ..window }, None)
             }
             behind => (now, behind),
         }
