@@ -73,11 +73,11 @@ impl Drop for MetadataCharge {
 }
 
 impl Mm {
-    /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room. Pages give way to it before names
-    /// and inodes do: [`Mm::charge_used_metadata`] has it the other way round.
+    /// Charges `bytes` of metadata to the bound; reclaims a little to make room. Pages give way to it before names and inodes
+    /// do; with [`Mm::charge_used_metadata`] names and inodes go first.
     ///
     /// # Errors
-    /// `ENOMEM` when what may be metadata is used up even so. Never waits for I/O.
+    /// `ENOMEM` when the part of the bound for metadata is used up even so. Never waits for I/O.
     pub fn charge_metadata(&self, bytes: u64) -> Result<(), Errno> {
         for _ in 0..CHARGE_ATTEMPTS {
             if self.take_metadata(bytes) {

@@ -174,9 +174,9 @@ pub struct UncachedStats {
     pub dropped_pages: u64,
     /// Stayed: they were in the cache before.
     pub kept_present_pages: u64,
-    /// Stayed: somebody else read, wrote or mapped them meanwhile.
+    /// Stayed: others read, wrote or mapped them meanwhile.
     pub kept_used_pages: u64,
-    /// Stayed for reclaim, which takes them early: somebody had them locked when they were to be dropped.
+    /// Stayed for reclaim, which takes them early: they were locked when they were to be dropped.
     pub failed_locked_pages: u64,
     /// Stayed likewise: they were held in memory by then, or their folio was cut in two.
     pub failed_held_pages: u64,

@@ -40,7 +40,7 @@ use crate::types::{PAGE_SIZE, PageIndex};
 
 mod busy;
 
-/// How often files that nobody uses are asked for their addresses before a file is refused some.
+/// How often unused files are asked for their addresses before a file is refused some.
 const NO_SPACE_TRIES: u32 = 8;
 
 /// How long is waited before files are asked a second time; then twice as long each time.
@@ -50,7 +50,7 @@ const NO_SPACE_WAIT: Duration = Duration::from_millis(4);
 const MAX_SYNCS: u32 = 16;
 
 impl Mm {
-    /// As [`Frames::new_range`](crate::Frames); files that nobody uses give theirs up first if need be.
+    /// As [`Frames::new_range`](crate::Frames); unused files give theirs up first if need be.
     fn new_range(&self, pages: u64, owner: RangeOwner) -> Result<LinearRange, RangeError> {
         let mut tries = 0;
         loop {

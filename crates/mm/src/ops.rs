@@ -167,26 +167,26 @@ pub trait AddressSpaceOperations: Send + Sync {
         Ok(())
     }
 
-    /// Whether somebody else may change files in the store, and it can be asked without much ado. Always the same answer.
+    /// Whether others may change files in the store, and asking it about that is cheap. Always the same answer.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Whether somebody else may have changed the file in the store, so that it should be
+    /// Whether others may have changed the file in the store, so that it should be
     /// [looked at](AddressSpaceOperations::look_before_write) before a write makes it dirty. Does not block. Called with no
     /// lock.
     fn may_have_changed(&self) -> bool {
         false
     }
 
-    /// Looks whether somebody else changed the file in the store, and has what is cached of it
+    /// Looks whether others changed the file in the store, and has the cached pages
     /// [dropped](crate::AddressSpace::backing_changed) then: a write of a part of a page would bring back the rest of it.
     /// With `nowait` it returns false instead of waiting for another thread or the medium. Called with no lock.
     fn look_before_write(&self, _nowait: bool) -> bool {
         true
     }
 
-    /// Looks whether somebody else changed the file in the store since it was looked at last, before neighbouring pages go to
+    /// Looks whether others changed the file in the store since the last look, before neighbouring pages go to
     /// [`writepages`](AddressSpaceOperations::writepages). If so, of a page that was written to in part only that part
     /// is written, and what is cached is to be
     /// [dropped](crate::AddressSpace::backing_changed) when nothing is dirty any more. May block.

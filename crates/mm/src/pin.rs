@@ -14,10 +14,10 @@
 //! | writeback, where a device may write | by a sync only, from a copy, and the folio stays dirty |
 //! | a change of the file by others | the folio is filled again in place |
 //!
-//! A folio is dirty from the moment that it is pinned for a device's writes, since nobody knows when the device
-//! writes. So an unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as
-//! a write of the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no
-//! writeback makes it less: it is counted as pinned.
+//! A folio is dirty from the moment that it is pinned for a device's writes, since the device may write at any time. So an
+//! unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as a write of
+//! the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no writeback
+//! makes it less: it is counted as pinned.
 //!
 //! A long pin should fix little memory beside its own. So a large folio is split first, and a small one moves to a block
 //! with other long pins, both if that can be done at once.

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Nobody waits for memory while holding memory: [`Prepared`] is made whole or not at all.
+//! 1. No caller waits for memory while it holds memory: [`Prepared`] is made whole or not at all.
 //!
 //! # Memory ordering
 //!

@@ -36,7 +36,8 @@ pub(crate) struct AskedFiles {
 }
 
 impl Reliance {
-    /// Begins it; whether it holds: all is there, and nobody takes something out, as the count of `holders` shows.
+    /// Begins it; whether it holds. It does if all pages are there, and no thread takes one out, as the count of
+    /// `holders` shows.
     pub(crate) fn begin(&self, holders: &AtomicU32, is_whole: impl FnOnce() -> bool) -> bool {
         let (free, relied) = (state::FREE, state::RELIED);
         // Relaxed: ordered by the fence.

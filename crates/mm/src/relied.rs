@@ -69,7 +69,7 @@ impl AddressSpace {
         self.relied.0.load(Ordering::Relaxed) != state::FREE
     }
 
-    /// Nobody relies on the pages any more: there is a descriptor, or no handle.
+    /// Ends the reliance on the pages: there is a descriptor, or no handle.
     pub fn end_reliance(&self) {
         if self.is_relied_on() {
             // Relaxed: a thread that does not see it yet passes the page over, which does no harm.

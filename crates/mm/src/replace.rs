@@ -140,7 +140,7 @@ impl AddressSpace {
         } else {
             drop(locked);
         }
-        // Nobody waits for memory while holding some, nor takes more under a folio's lock.
+        // No memory is held over a wait for memory, and none is taken under a folio's lock.
         *prepared = None;
         *prepared = match self.try_prepare_to_replace(&pages) {
             None if nowait => return Err(Errno::EAGAIN),
@@ -150,8 +150,8 @@ impl AddressSpace {
         Ok(None)
     }
 
-    /// Sees to it that nobody has a view of bytes between `pos` and `end` in a folio that is to be zeroed in part,
-    /// nor gets one until the guard is dropped.
+    /// Ends views of bytes between `pos` and `end` in a folio that is to be zeroed in part, and refuses new ones
+    /// until the guard is dropped.
     ///
     /// Context: `i_rwsem` held exclusive, `wb_lock` and `invalidate_lock` held. Takes folio locks; does not wait for
     /// memory.

@@ -211,7 +211,7 @@ impl Mm {
         self.frames.nr_fixed() + self.kept_linear().saturating_sub(twice).div_ceil(UNIT)
     }
 
-    /// Whether either kind of frames can be had though nobody lets go of what is fixed (invariant 2); `twice` as of
+    /// Whether both kinds of frames can be had while all fixed memory stays fixed (invariant 2); `twice` as of
     /// [`Mm::fixed_units`].
     pub(crate) fn spares_units(&self, twice: u64) -> bool {
         let units = self.frames.capacity() / UNIT;

@@ -70,7 +70,7 @@ pub struct Request<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has looked at it.
+    /// Not looked at yet.
     New,
     /// It has to wait.
     Waiting,

@@ -24,7 +24,7 @@
 //! # Invariants
 //!
 //! 1. Direct writes that no flush has covered keep the file on the list of dirty files, as unstable folios would: a sync of the
-//!    file system flushes them. A flush that fails loses them, and says so: nobody has them any more.
+//!    file system flushes them. A flush that fails loses them, and reports that: no copy exists.
 //!
 //! # Locking
 //!
@@ -266,7 +266,7 @@ impl AddressSpace {
         while done < segment.len() && result.is_ok() {
             let rest = segment.sub(done, segment.len() - done);
             match self.ask_store(|ops| ops.writepages(pos + done as u64, &[rest])) {
-                // No whole page and no error: nobody says why.
+                // No whole page, and no error that says why.
                 Ok(written) if written < PAGE_SIZE => result = Err(Errno::EIO),
                 Ok(written) => done += written.min(rest.len()) / PAGE_SIZE * PAGE_SIZE,
                 Err(error) => result = Err(error),

@@ -66,7 +66,7 @@ impl AddressSpace {
                 return Err(Errno::EFAULT);
             }
             self.bdi().check_failed_cap()?;
-            // Relaxed: a sum that somebody pays.
+            // Relaxed: a sum that one of the faults pays.
             let owed = window.owed.swap(0, Ordering::Relaxed);
             // The next write gets an error that came since.
             let _ = self.bdi().balance_dirty_pages(self, owed, false);

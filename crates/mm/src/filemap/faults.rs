@@ -137,8 +137,8 @@ impl Windows {
             && let Some(mapping) = window.mapping.upgrade()
             && let Some(linear) = mapping.linear.get()
         {
-            // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
-            // which would stand in the way.
+            // The page is not mapped meanwhile: `allow_writes` changes nothing but a marker of write protection,
+            // which would prevent the poison.
             let windows = linear.windows.write();
             // If the file grows later, that ends the poison; if it has, the touch is tried again.
             let grew = error == Errno::EFAULT && mapping.has_page(at);

@@ -3,13 +3,12 @@
 //!
 //! # Model
 //!
-//! It is offered, not promised: where a page is missing, is locked by somebody, or does not adjoin the
-//! one before it in memory, nothing is read in place and the caller reads as usual.
+//! It is offered, not promised: where a page is missing, is locked, or does not adjoin the one before it in memory,
+//! nothing is read in place and the caller reads as usual.
 //!
 //! # Invariants
 //!
-//! 1. While bytes are read in place the folios that hold them are locked: nobody stores into them, moves or
-//!    evicts them.
+//! 1. While bytes are read in place the folios that hold them are locked: they are not stored into, moved or evicted.
 //!
 //! # Locking
 //!

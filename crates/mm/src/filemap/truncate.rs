@@ -130,7 +130,7 @@ impl AddressSpace {
         for _ in 0..REPLACE_TRIES {
             match change() {
                 Ok(result) => return result,
-                // There is room then. It is not kept: nobody waits for locks while holding memory.
+                // There is room then. It is given back at once: no memory is held over a wait for locks.
                 Err(pages) => drop(self.prepare_to_replace(&pages)?),
             }
         }
@@ -369,8 +369,8 @@ impl AddressSpace {
     }
 
     /// Takes over a size that the backing store changed to by itself, with no page cached but those that are pinned.
-    /// Whether it did: not while something is dirty, and not if what was seen no longer `holds`, since the file was changed here in
-    /// the meantime. That is asked while nobody can change it.
+    /// Whether it did: not while something is dirty, and not if the caller's observation no longer `holds`, since the file was
+    /// changed here in the meantime. `holds` is called while the file cannot change.
     ///
     /// Blocks for writeback of the file that is under way.
     pub fn backing_changed(self: &Arc<Self>, size: u64, holds: impl Fn() -> bool) -> bool {

@@ -28,8 +28,8 @@
 //! # Locking
 //!
 //! `i_rwsem` shared for what stays within the size, exclusive for what goes beyond. Overlapping
-//! writes may interleave by folio. A writer waits for its share of the dirty limit when it has let go
-//! of it, but for what is past a MiB, and where nobody may dirty more. [Write hits](super::write_hit)
+//! writes may interleave by folio. A writer waits for its share of the dirty limit after it has let go of `i_rwsem`.
+//! It waits earlier where it has dirtied more than a MiB, and at the limit itself. [Write hits](super::write_hit)
 //! take the lock of their folio alone.
 
 use foliocache_sync::Arc;
@@ -331,7 +331,7 @@ impl AddressSpace {
                     return Err(error);
                 }
             }
-            // Gives back what is left: nobody waits for memory while holding some.
+            // Gives back the rest: no memory is held over a wait for memory.
             *prepared = None;
             let end = PageIndex(pages_for(pos + remaining as u64));
             let end = end.min(page.add(self.write_batch()));
@@ -343,7 +343,7 @@ impl AddressSpace {
             if iocb.nowait {
                 return Err(Errno::EAGAIN);
             }
-            // Nobody waits for a large folio's memory.
+            // The memory of a large folio is not waited for.
             let (one, end) = (page.add(1), end.min(page.add(WAIT_BATCH)));
             *prepared = Some(match self.prepare(page..end) {
                 // Not room for all: perhaps for one.
@@ -412,7 +412,7 @@ impl AddressSpace {
             Err(stopped) => {
                 let last = grains::of(order, offset + stopped.copied - 1);
                 let reached = offset + stopped.copied;
-                // A fresh grain that is half written does not count: nobody can read it yet.
+                // A fresh grain that is half written does not count: it cannot be read yet.
                 if fresh & last != 0 && !reached.is_multiple_of(grains::size(order)) {
                     return Ok(Some(Progress::TryShorter(stopped.copied)));
                 }

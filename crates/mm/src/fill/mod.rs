@@ -182,7 +182,7 @@ impl AddressSpace {
     }
 
     /// Reserves memory for a window, or, where there is not enough for it at once, for what the
-    /// request has in it: nobody waits for the memory of what was not asked for.
+    /// request has in it: no caller waits for memory of pages that it did not ask for.
     fn prepare_window(
         &self,
         asked: &Range<PageIndex>,
@@ -225,7 +225,7 @@ impl AddressSpace {
         Some(start..end)
     }
 
-    /// As [`AddressSpace::start_fill`], where nobody waits for any of it.
+    /// As [`AddressSpace::start_fill`], of pages that no reader waits for.
     pub(crate) fn read_ahead(
         self: &Arc<Self>,
         windows: impl IntoIterator<Item = Window>,
@@ -296,9 +296,9 @@ impl AddressSpace {
         }
     }
 
-    /// Starts bringing in what is missing of `window`, as far as memory is free now. Somebody waits for
-    /// the pages of `asked`; the others are read ahead. Returns the pages that are on their way once `plug` goes, or
-    /// are there already by the time it returns.
+    /// Starts bringing in what is missing of `window`, as far as memory is free now. A reader waits for the pages of
+    /// `asked`; the others are read ahead. Returns the pages that are on their way once `plug` goes, or are there
+    /// already by the time it returns.
     ///
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
@@ -420,7 +420,7 @@ struct Fill {
     /// The file's size when the folios went into the index. A truncate zeroes what it cuts off
     /// later. One that fails puts the old size back, so the size in between must not be used.
     size: u64,
-    /// Pages that somebody waits for; the others are read ahead.
+    /// Pages that a reader waits for; the others are read ahead.
     asked: Range<PageIndex>,
     /// When it began, in milliseconds.
     begun: u64,

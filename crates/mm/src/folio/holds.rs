@@ -149,7 +149,7 @@ impl HoldCounts {
         self.0 & !ORPHAN != 0
     }
 
-    /// Whether it is an orphan that nobody holds any more, to be freed by the caller that dropped the last view.
+    /// Whether it is an orphan without a hold, to be freed by the caller that dropped the last view.
     pub(crate) const fn is_left_orphan(self) -> bool {
         self.0 == ORPHAN
     }
@@ -212,7 +212,7 @@ impl Folio {
         }
     }
 
-    /// Makes an orphan that nobody holds any more an ordinary descriptor again, before it goes back to the pool.
+    /// Makes an orphan without a hold an ordinary descriptor again, before it goes back to the pool.
     pub(crate) fn end_orphan(&self) {
         debug_assert!(self.hold_counts().is_left_orphan());
         // Relaxed: the pool's lock publishes it.

@@ -15,13 +15,12 @@
 //! ```
 //!
 //! `available` and `reserved` share one atomic word with the flag that somebody waits, so that a
-//! reservation is taken in one step from a state in which nobody waited, and a free learns as it adds to the
-//! count whether somebody has to be told.
+//! reservation is taken in one step from a state without waiters, and a free learns from the same addition whether a
+//! waiter is to be woken.
 //!
-//! Those who wait queue with a [`Ticket`]. While there is one nobody else reserves, and only the first may
-//! take. A thread that makes frames available wakes the first waiter once there are as many as it needs; a
-//! waiter that leaves the first place wakes the next. Each sleeps on its own condition variable, so no
-//! waiter is woken in vain.
+//! Waiters queue with a [`Ticket`]. While there is one no other caller reserves, and only the first may take. A
+//! thread that makes frames available wakes the first waiter once there are as many as it needs; a waiter that leaves
+//! the first place wakes the next. Each sleeps on its own condition variable, so no waiter is woken in vain.
 //!
 //! # Invariants
 //!

@@ -164,7 +164,7 @@ impl Frames {
     }
 
     /// Charges `bytes` of metadata if there is room for them at once: for what can be done without. Takes no
-    /// lock, and makes nobody give anything up.
+    /// lock, and reclaims nothing.
     #[must_use]
     pub fn try_charge_metadata(&self, bytes: u64) -> bool {
         self.room.take(bytes, 0) || foliocache_sync::planted!(metadata_not_charged)
@@ -193,7 +193,7 @@ impl Frames {
     }
 
     /// Whether so little room is left for metadata, and no block that could be had at once in its place, that
-    /// caches of metadata should give some up before somebody is refused. `fixed` says that no block may be had. A few
+    /// caches of metadata should give some up before a caller is refused. `fixed` says that no block may be had. A few
     /// loads.
     pub fn metadata_low(&self, fixed: bool) -> bool {
         let hints = &self.hints;

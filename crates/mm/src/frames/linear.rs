@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Linear frames have a [`Budget`] of their own, made of units of 2 MiB of the limit. A unit moves between it and
-//! the general blocks by demand: one that nobody uses at once; else blocks are emptied for linear frames, and
+//! the general blocks by demand. An unused unit moves at once. Otherwise blocks are emptied for linear frames, and
 //! linear frames *owe* a unit to the blocks until enough of them were freed.
 //!
 //! # Huge frames
@@ -21,13 +21,13 @@
 //! Where [`Frames::with_huge_frames`] asked for them, and the kernel's pool of huge pages has one as the memfd is made,
 //! the memfd is of huge pages. Then a unit is taken and freed as a whole, by one folio. Its huge page is made as it is
 //! taken: others may have emptied the pool, and a touch would be SIGBUS. A unit that cannot be had is owed to the blocks,
-//! and none comes in its place before the pool has pages: linear frames have what is less, of bound and pool.
+//! and none comes in its place before the pool has pages. So the smaller one of bound and pool limits linear frames.
 //!
 //! # Invariants
 //!
 //! 1. A page of the linear space is touched only by whoever has its folio in the index of its file, from
 //!    [`Frames::take_linear`] to [`Frames::free_linear`], and by readers that began before: even a read of an absent
-//!    page makes one, which nobody counts.
+//!    page makes one, which is not counted.
 //! 2. A page is punched only if it was leaving since before a grace period and was not taken back since; a thread
 //!    that takes it while the punch is under way waits for its end.
 //! 3. Leaving frames count as in use.

@@ -25,8 +25,7 @@ use foliocache_sync::atomic::Ordering;
 pub(super) type Owners = BlockEntries<{ BLOCK_FRAMES }>;
 
 impl Frames {
-    /// Notes that the chunk which begins with `frame` belongs to `owner`, which is not 0. Of linear frames nobody
-    /// needs to know that.
+    /// Notes that the chunk which begins with `frame` belongs to `owner`, which is not 0. Linear frames need no note.
     #[inline]
     pub(crate) fn set_owner(&self, frame: FrameNumber, owner: u32) {
         if self.is_linear(frame) {

@@ -54,7 +54,7 @@ fn wait_for_lock<G>(
 }
 
 impl AddressSpace {
-    /// Takes `i_rwsem` and `invalidate_lock`: nobody adds a folio. Context: `LinearFile::making` held.
+    /// Takes `i_rwsem` and `invalidate_lock`, so that no folio is added. Context: `LinearFile::making` held.
     pub(super) fn lock_to_add_range(
         &self,
         linear: &LinearFile,

@@ -16,8 +16,8 @@
 //! # Invariants
 //!
 //! 1. `floor ≤ effective ≤ configured` after each look, unless the user configured less than the floor.
-//!    The floor leaves room to work beside metadata and what cannot be reclaimed: below it everybody
-//!    would get ENOMEM, and nothing would go back to the system for it.
+//!    The floor leaves room to work beside metadata and what cannot be reclaimed: below it all callers would get
+//!    ENOMEM, and the system would gain nothing.
 //! 2. It shrinks at once, by as many steps as are needed. It grows a step at a time, not before
 //!    [`CALM`] without pressure, and only where half a step more than that is allowed: what makes it
 //!    grow cannot make it shrink.

@@ -105,8 +105,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) max_order: u32,
     /// Pages in the file.
     pub(crate) file_pages: u64,
-    /// Whether the store reads in the background. Where it does not, reading before there is need saves
-    /// nobody's time: each window is read when it is missed, and no more than `now_max` pages.
+    /// Whether the store reads in the background. Where it does not, reading ahead of need saves no time: each window
+    /// is read when it is missed, and no more than `now_max` pages.
     pub(crate) background: bool,
     pub(crate) now_max: u64,
     /// Pages that can be had at once, where evicting frees none at once; else no limit. Windows are cut to it, and a stream

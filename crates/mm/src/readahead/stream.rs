@@ -426,8 +426,8 @@ impl Stream {
         }
     }
 
-    /// Nothing will be read ahead any more: keeps only what lies ahead, and nothing of the last
-    /// folio, whose end nobody reports.
+    /// Nothing will be read ahead any more: keeps only what lies ahead, and nothing of the last folio, whose end is
+    /// not reported.
     fn settle_at_end(&mut self, lead: u64, limits: &Limits<'_>) {
         let lead = lead * self.shape.unit_pages();
         if lead < (1 << limits.max_order).max(FIRST_WINDOW) {

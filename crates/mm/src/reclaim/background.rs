@@ -83,7 +83,7 @@ impl Mm {
             0 => PERIOD,
             _ => EXCESS_PERIOD,
         };
-        // Callers evict pages themselves, and nobody waits for this (invariant 3 of `waiting`).
+        // Callers evict pages themselves, and do not wait for this (invariant 3 of `waiting`).
         while self.frames.below_high(self.spare_for_compaction())
             && !self.reclaimer.rounds.are_awaited()
         {

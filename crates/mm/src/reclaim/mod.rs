@@ -210,8 +210,8 @@ impl Mm {
         self.shrink_lru_wanted(want, |_| true)
     }
 
-    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, where nobody waits for them: what handles rely on
-    /// stays (`relied.rs`).
+    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, ahead of need: pages that handles rely on stay
+    /// (`relied.rs`).
     pub(super) fn shrink_lru_ahead(&self, want: usize, budget: usize) -> usize {
         let passed = Passed::default();
         self.shrink_lru_but(want, budget, |locked| !passed.keeps(locked, false))
@@ -252,7 +252,7 @@ impl Mm {
             if scan.busy > scan.scanned / 2 {
                 self.request_writeback();
             }
-            // The LRU lock is everybody's: it is taken twice a batch, not for each folio.
+            // All threads share the LRU lock: it is taken twice a batch, not for each folio.
             let gone: Vec<Evicted> = scan
                 .victims
                 .into_iter()
@@ -263,13 +263,14 @@ impl Mm {
             gone.iter().for_each(|evicted| lru.record_eviction(evicted));
         }
         match evicted < want {
-            // Now any that is clean: the pages that wait to be written may be others, which nobody can evict.
+            // Now any clean folio: the pages that wait to be written may be on other queues, where none can be
+            // evicted.
             true => evicted + self.drop_leftovers(0, want - evicted),
             false => evicted,
         }
     }
 
-    /// Evicts what a stream has left behind in `range` of a file and nobody has used twice, if fewer than
+    /// Evicts the folios that a stream has left behind in `range` of a file and that were used once, if fewer than
     /// `spare` frames on top of the high mark are available (decision 14). One range in [`KEPT_RANGES`]
     /// passes through the queues like everything else. Dropped folios leave no shadow entry.
     ///

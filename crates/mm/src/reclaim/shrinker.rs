@@ -38,8 +38,8 @@ const ATTEMPTS: u32 = 4;
 /// go only after what is in them.
 const LARGER: u32 = 2;
 
-/// How long nothing is tried after nothing could be reclaimed, in milliseconds: everybody who comes by then
-/// would find the same.
+/// How long nothing is tried after nothing could be reclaimed, in milliseconds: all callers until then would find the
+/// same.
 const RETRY_AFTER_MS: u64 = 20;
 
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
@@ -102,9 +102,10 @@ impl Mm {
         self.charge_metadata(bytes)
     }
 
-    /// As [`Mm::charge_cached_metadata`], for what a caller is about to use: names and inodes that nobody needs give
-    /// way to it. It is refused only once a round of the background reclaimer finds nothing to give up, and `patience` is
-    /// over: those who hold names were asked to give them up. Without `patience` it is for what can be done without.
+    /// As [`Mm::charge_cached_metadata`], for something that a caller is about to use: unused names and inodes give way
+    /// to it. It is refused only once a round of the background reclaimer finds nothing to give up, and `patience` is
+    /// over, during which holders of names were asked to give them up. Callers that can do without the memory give no
+    /// `patience`.
     ///
     /// Context: as [`Shrinker::shrink`]; blocks for `patience` after the last that was given up.
     ///
@@ -188,8 +189,8 @@ impl Mm {
         (bytes > 0).then(|| caches.shrink(bytes))
     }
 
-    /// Makes room for callers that found no page to evict: index nodes that nobody uses, what caches hold beyond their
-    /// share, and if all that is nothing, what they hold within it.
+    /// Makes room for callers that found no page to evict: unused index nodes, the excess of caches over their share,
+    /// and, if these give nothing, memory within their share.
     ///
     /// Context: as [`Shrinker::shrink`].
     pub(super) fn make_room_for_waiters(&self) -> GivenUp {

@@ -199,7 +199,7 @@ impl ViewHome {
         }
         // AcqRel: partners are the other views' drops and `end`.
         if this.pages.fetch_sub(1 << order, Ordering::AcqRel) == 1 << order {
-            // SAFETY: the cache is gone and left this count; nobody is left who uses the home.
+            // SAFETY: the cache is gone and left this count; the home has no user left.
             drop(unsafe { Arc::from_raw(home.as_ptr()) });
         }
     }

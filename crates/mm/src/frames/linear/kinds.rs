@@ -4,8 +4,8 @@ use super::super::block::Table;
 use super::super::{BLOCK_FRAMES, FrameKind, Frames};
 
 impl Frames {
-    /// Moves a unit of the limit to the frames of a kind if the other kind does not use it and nobody waits
-    /// for it there, nor has the pool of huge pages none.
+    /// Moves a unit of the limit to the frames of a kind if the other kind neither uses it nor has waiters for it.
+    /// For linear frames the pool of huge pages has to have a page.
     pub(crate) fn shift_unit(&self, to: FrameKind) -> bool {
         let from = match to {
             FrameKind::General => FrameKind::Linear,
@@ -46,7 +46,7 @@ impl Frames {
         taken
     }
 
-    /// Has linear frames give a unit up to the blocks as soon as enough of them were freed; nobody gets one before.
+    /// Has linear frames give a unit up to the blocks as soon as enough of them were freed, and not before.
     pub(crate) fn owe_unit(&self) {
         {
             let mut table = self.table.lock();
