@@ -160,8 +160,7 @@ pub struct PinnedPart {
 pub struct FolioPin {
     mapping: Arc<AddressSpace>,
     bytes: Range<u64>,
-    /// Its contribution to the counts of each folio.
-    hold: Hold,
+    mode: PinMode,
     /// The folios in order; most pins are of one.
     folios: SmallVec<[FolioId; 1]>,
 }
@@ -174,10 +173,7 @@ impl FolioPin {
 
     /// The mode that it was made with.
     pub fn mode(&self) -> PinMode {
-        PinMode {
-            long_term: self.hold.is_long_pin(),
-            device_writes: self.hold.is_device_write(),
-        }
+        self.mode
     }
 
     /// The file.
@@ -234,7 +230,7 @@ impl Drop for FolioPin {
     fn drop(&mut self) {
         if self.mapping.mm().check_fork().is_ok() {
             self.folios()
-                .for_each(|folio| self.mapping.unpin(folio, self.hold));
+                .for_each(|folio| self.mapping.unpin(folio, self.mode));
         }
     }
 }
@@ -262,9 +258,9 @@ fn has_pages(locked: &LockedFolio<'_>, pages: &Range<PageIndex>) -> bool {
 
 /// The number that a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that
 /// has `others`.
-fn counted(pages: u64, others: HoldCounts, hold: Hold) -> u64 {
+fn counted(pages: u64, others: HoldCounts, mode: PinMode) -> u64 {
     let pinned = if others.is_pinned() { 0 } else { pages };
-    match hold.is_device_write() && others.device_writes() == 0 {
+    match mode.device_writes && others.device_writes() == 0 {
         true => pinned | pages << DEVICE_WRITES,
         false => pinned,
     }
@@ -304,7 +300,7 @@ impl AddressSpace {
         let mut pin = FolioPin {
             mapping: Arc::clone(self),
             bytes: bytes.clone(),
-            hold: mode.hold(),
+            mode,
             folios: SmallVec::new(),
         };
         let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
@@ -344,13 +340,13 @@ impl AddressSpace {
         // No memory is held over the waits below.
         *prepared = None;
         let seen = locked.state.load();
-        if pin.hold.is_device_write() && seen.has(flag::WRITEBACK) {
+        if pin.mode.device_writes && seen.has(flag::WRITEBACK) {
             // It is not being written from a copy.
             drop(locked);
             drop(self.lock_awaited());
             return Ok(page);
         }
-        if pin.hold.is_long_pin() {
+        if pin.mode.long_term {
             let pages = PageIndex::of(pin.bytes.start)..asked.end;
             match self.split_for_pin(locked, page, &pages) {
                 Some(part) => locked = part,
@@ -417,18 +413,19 @@ impl AddressSpace {
         if barred() {
             return Err(Refused::Barred);
         }
-        let before = locked.add_hold(pin.hold).ok_or(Refused::TooMuch)?;
-        let within = self.count_pin(locked, before, pin.hold);
+        let before = locked.add_hold(pin.mode.hold());
+        let before = before.ok_or(Refused::TooMuch)?;
+        let within = self.count_pin(locked, before, pin.mode);
         let refused = match (within, barred()) {
             (false, _) => Some(Refused::TooMuch),
             (true, true) => Some(Refused::Barred),
             (true, false) => None,
         };
         if let Some(refused) = refused {
-            self.unpin(locked, pin.hold);
+            self.unpin(locked, pin.mode);
             return Err(refused);
         }
-        if pin.hold.is_device_write() && !foliocache_sync::planted!(pinned_without_dirtying) {
+        if pin.mode.device_writes && !foliocache_sync::planted!(pinned_without_dirtying) {
             let part = |page: u64| (page.clamp(pages.start, pages.end) - pages.start) << PAGE_SHIFT;
             let first = part(PageIndex::of(pin.bytes.start).0) as usize;
             self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
@@ -454,7 +451,7 @@ impl AddressSpace {
     }
 
     /// Counts the pages of a folio that got a pin and had `others`; whether they are within the share.
-    fn count_pin(&self, locked: &LockedFolio<'_>, others: HoldCounts, hold: Hold) -> bool {
+    fn count_pin(&self, locked: &LockedFolio<'_>, others: HoldCounts, mode: PinMode) -> bool {
         let (mm, pages): (&Mm, _) = (self.mm(), locked.nr_pages());
         let first = !others.is_pinned();
         if first {
@@ -464,8 +461,8 @@ impl AddressSpace {
         let linear = mm.frames.is_linear(locked.frame());
         let fixes = !linear && first && mm.frames.fix(locked.frame());
         // A short one ends soon, and where memory is small even one request may lie in most blocks.
-        let fits = !fixes || !hold.is_long_pin() || mm.spares_units(0);
-        let counted = counted(pages, others, hold);
+        let fits = !fixes || !mode.long_term || mm.spares_units(0);
+        let counted = counted(pages, others, mode);
         if counted == 0 || self.bdi().is_memory() {
             return fits;
         }
@@ -488,12 +485,12 @@ impl AddressSpace {
     }
 
     /// Takes a pin off a folio of the file.
-    fn unpin(&self, folio: &Folio, hold: Hold) {
+    fn unpin(&self, folio: &Folio, mode: PinMode) {
         let mm: &Mm = self.mm();
         // They may be another folio's as soon as the pin is gone.
         let (pages, frame) = (folio.nr_pages(), folio.frame());
         let linear = mm.frames.is_linear(frame);
-        let (left, as_held) = folio.drop_pin(hold);
+        let (left, as_held) = folio.drop_pin(mode.hold());
         let last = !left.is_pinned();
         if last {
             // Release: partner is the Acquire in `pinned_folios`, after which the folio's own count is seen.
@@ -502,7 +499,7 @@ impl AddressSpace {
                 mm.frames.unfix(frame);
             }
         }
-        let counted = counted(pages, left, hold);
+        let counted = counted(pages, left, mode);
         if counted == 0 || self.bdi().is_memory() {
             return;
         }

@@ -25,6 +25,7 @@ use crate::mapped::STABLE_BYTES;
 use crate::prepared::Prepared;
 use crate::reclaim::{Need, Waiter};
 use crate::records::{AddressSpace, Mm};
+use crate::rounds::PATIENCE;
 use crate::types::PageIndex;
 
 impl AddressSpace {
@@ -59,7 +60,7 @@ impl AddressSpace {
         if kind == FrameKind::Linear {
             mm.wait_for_metadata(|| self.charge_tables(pages.start.0..pages.end.0))?;
         }
-        let mut waiter = mm.waiter(Need::Metadata);
+        let mut waiter = Waiter::new(mm, Need::Metadata, PATIENCE);
         loop {
             let frames = mm.reserve_frames(kind, nr_pages(pages))?;
             match self.complete(pages, frames) {
@@ -121,7 +122,7 @@ impl Mm {
     /// # Errors
     /// `ENOMEM` when nothing at all can be reclaimed.
     pub(crate) fn wait_for_metadata(&self, take: impl Fn() -> bool) -> Result<(), Errno> {
-        let mut waiter = self.waiter(Need::Metadata);
+        let mut waiter = Waiter::new(self, Need::Metadata, PATIENCE);
         while !take() {
             self.make_more_metadata(&mut waiter)?;
         }

@@ -97,15 +97,6 @@ impl Hold {
         };
         Self(term.one() | writes)
     }
-
-    pub(crate) const fn is_long_pin(self) -> bool {
-        LONG_PINS.of(self.0) > 0
-    }
-
-    /// Whether it is a pin through which a device may write.
-    pub(crate) const fn is_device_write(self) -> bool {
-        DEVICE_WRITES.of(self.0) > 0
-    }
 }
 
 /// The word of a folio.

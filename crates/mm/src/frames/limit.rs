@@ -24,6 +24,7 @@
 //! The limit and the capacity change under the table's lock; charging within the room needs no lock.
 
 use super::block::Table;
+use super::budget::Budget;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameUsage, Frames, MIN_LIMIT};
 use crate::error::MmError;
 use crate::types::PAGE_SHIFT;
@@ -329,14 +330,8 @@ impl Frames {
 
     /// Frames that must be freed, after a shrink, before there is one to reserve. Two loads.
     pub fn deficit(&self) -> u64 {
-        let of = |kind| {
-            self.budget_of(kind)
-                .counts()
-                .available
-                .min(0)
-                .unsigned_abs()
-        };
-        of(FrameKind::General) + of(FrameKind::Linear)
+        let of = |budget: &Budget| budget.counts().available.min(0).unsigned_abs();
+        of(&self.budget) + of(&self.linear.budget)
     }
 
     fn low(&self, kind: FrameKind) -> u64 {

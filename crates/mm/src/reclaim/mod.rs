@@ -44,7 +44,7 @@ use crate::owner;
 use crate::queues::Evicted;
 use crate::records::{AddressSpace, Mm};
 use crate::relied::Passed;
-use crate::rounds::RECLAIM_WAIT;
+use crate::rounds::{self, RECLAIM_WAIT};
 use crate::show::Bytes;
 use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
@@ -135,7 +135,7 @@ impl Mm {
         rank::might_sleep();
         self.reclaimer.worker.wake();
         let mut ticket = self.frames.enqueue_of(kind, n);
-        let (mut rounds, mut waiter) = (0, self.waiter(Need::Frames));
+        let (mut rounds, mut waiter) = (0, Waiter::new(self, Need::Frames, rounds::PATIENCE));
         loop {
             if let Some(reservation) = ticket.try_take() {
                 return Ok(reservation);

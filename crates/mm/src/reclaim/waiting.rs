@@ -41,7 +41,7 @@ use foliocache_sync::time::{self, Duration, Instant, sleep};
 use foliocache_sys::Errno;
 
 use crate::records::Mm;
-use crate::rounds::{Found, PATIENCE};
+use crate::rounds::Found;
 
 /// First and longest pause between two rounds while more is on its way.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
@@ -72,16 +72,9 @@ pub(crate) struct Waiter<'a> {
     has_waited: bool,
 }
 
-impl Mm {
-    /// For a caller that needs memory.
-    pub(crate) fn waiter(&self, need: Need) -> Waiter<'_> {
-        Waiter::new(self, need, PATIENCE)
-    }
-}
-
 impl<'a> Waiter<'a> {
-    /// Waits so long for what may never come.
-    pub(super) fn new(mm: &'a Mm, need: Need, patience: Duration) -> Self {
+    /// For a caller that needs memory, and waits for `patience` for memory that may never come.
+    pub(crate) fn new(mm: &'a Mm, need: Need, patience: Duration) -> Self {
         Self {
             mm,
             need,
