@@ -45,7 +45,7 @@ impl Mm {
 
     /// Looks outside and does what the policy says; returns how long to wait for the next look.
     fn follow_pressure(&self, monitor: &mut Monitor) -> Duration {
-        #[cfg(test)]
+        #[cfg(all(test, not(any(loom, shuttle))))]
         self.pressure.inject_panic();
         let (outside, held) = self.sample(monitor);
         if let Err(error) = self.follow(&outside, held) {

@@ -69,7 +69,7 @@ pub(crate) struct Pressure {
     pub(crate) follower: Mutex<Option<Follower>>,
     followed: bool,
     /// Looks that are to panic.
-    #[cfg(test)]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     inject_panics: foliocache_sync::atomic::AtomicU32,
 }
 
@@ -108,7 +108,7 @@ impl Pressure {
             policy: Mutex::new(policy),
             follower: Mutex::new(None),
             followed: follow,
-            #[cfg(test)]
+            #[cfg(all(test, not(any(loom, shuttle))))]
             inject_panics: Default::default(),
         };
         Ok((pressure, monitor))
@@ -143,15 +143,6 @@ impl Pressure {
         frames.set_limit(effective).inspect_err(|_| {
             policy.configure(before, floor);
         })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn inject_panic(&self) {
-        use foliocache_sync::atomic::Ordering::Relaxed;
-        let left = self
-            .inject_panics
-            .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        assert!(left.is_err(), "injected by the test");
     }
 
     pub(crate) fn stats(&self) -> PressureStats {

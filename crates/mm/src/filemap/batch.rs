@@ -78,18 +78,6 @@ enum State {
     Done(Result<(), Errno>),
 }
 
-/// A request whose folio was found in the index: step 1 of the look-up is done.
-struct Indexed<'g> {
-    slot: SlotRef<'g>,
-    folio: &'g Folio,
-}
-
-/// A request whose bytes are known to be at `from`: step 4, but for the copy.
-struct Found<'g> {
-    lookup: Lookup<'g>,
-    from: *const u8,
-}
-
 impl<'a> Request<'a> {
     /// Fills `buf` from byte `iocb.pos` on, as `iocb` says, once it is part of a batch.
     #[must_use]
@@ -190,9 +178,10 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Goes on after step 1 of the look-up, which found a slot and a folio, up to step 4; returns where the bytes are, too.
     #[inline(always)]
-    fn find<'g>(&self, at: Indexed<'g>) -> Option<Found<'g>> {
-        let lookup = Lookup::of_slot(self.pos, at.slot, at.folio)?;
+    fn find<'g>(&self, (slot, folio): (SlotRef<'g>, &'g Folio)) -> Option<(Lookup<'g>, *const u8)> {
+        let lookup = Lookup::of_slot(self.pos, slot, folio)?;
         let (identity, offset) = (lookup.identity, lookup.identity.offset(self.pos));
         if !lookup.seen.is_in_use() || self.buf.len() > identity.bytes() - offset {
             return None;
@@ -202,7 +191,7 @@ impl<'a> Request<'a> {
         for ahead in (0..self.buf.len().min(PREFETCHED)).step_by(LINE) {
             prefetch(from.wrapping_add(ahead));
         }
-        Some(Found { lookup, from })
+        Some((lookup, from))
     }
 
     /// Copies what is there of it. Waits for nothing.
@@ -360,7 +349,7 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
                 let mapping: &AddressSpace = request.as_mut().mapping;
                 let folio = mapping.mm().folios.of_entry(entry);
                 prefetch(folio);
-                indexed[at] = Some(Indexed { slot, folio });
+                indexed[at] = Some((slot, folio));
             }
             None => missing |= 1 << at,
         }
@@ -372,9 +361,9 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
         }
     }
     for (at, request) in group.iter_mut().enumerate() {
-        if let Some(hit) = &found[at] {
+        if let Some((_, from)) = &found[at] {
             let to = Iovec::destination(request.as_mut().buf);
-            if to.copy_from_frame(hit.from).is_err() {
+            if to.copy_from_frame(*from).is_err() {
                 found[at] = None;
             }
         }
@@ -382,10 +371,12 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
     let mut hits = Hits { of: None, pages: 0 };
     for (at, request) in group.iter_mut().enumerate() {
         let request = request.as_mut();
-        let Some(hit) = &found[at] else { continue };
+        let Some((lookup, _)) = &found[at] else {
+            continue;
+        };
         let len = request.buf.len();
         // A truncate beside the copy may have zeroed what it cut off.
-        if hit.lookup.validate() && request.mapping.left(request.pos, len) == len {
+        if lookup.validate() && request.mapping.left(request.pos, len) == len {
             request.iocb.pos += len as u64;
             request.state = State::Done(Ok(()));
             let last = offset_in_page(request.pos) + len - 1;

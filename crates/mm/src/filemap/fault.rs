@@ -35,6 +35,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
+use std::cell::Cell;
 
 use crate::counters::bump;
 use crate::fill::{FolioUse, ReadFault, Reader};
@@ -90,7 +91,8 @@ impl AddressSpace {
         page: PageIndex,
         write: bool,
     ) -> Result<Option<u64>, Errno> {
-        let fault = ReadFault::new(window);
+        let placed = Cell::new(false);
+        let fault = ReadFault { window, placed };
         let reader = match write {
             true => Reader::Ordinary,
             false => Reader::Fault(&fault),

@@ -15,6 +15,16 @@ const CONFIGURED: u64 = 256 * MIB;
 const STEP: u64 = 16 * MIB;
 const FLOOR: u64 = 6 * MIB;
 
+impl Pressure {
+    /// Panics as often as the test asked for.
+    pub(crate) fn inject_panic(&self) {
+        use foliocache_sync::atomic::Ordering::Relaxed;
+        let less = |left: u32| left.checked_sub(1);
+        let left = self.inject_panics.fetch_update(Relaxed, Relaxed, less);
+        assert!(left.is_err(), "injected by the test");
+    }
+}
+
 /// A cgroup that the cache shares with others, and a clock.
 struct World {
     now: Duration,
