@@ -43,16 +43,12 @@ impl AddressSpace {
         let windows = self.mm().ready_windows()?;
         let linear = self.make_linear(pages.end)?;
         let window = self.add_window(windows, linear, pages, access, None)?;
-        Ok(self.vma(window, len, None))
-    }
-
-    fn vma(self: &Arc<Self>, window: Arc<Window>, len: usize, held: Option<Held>) -> Vma {
-        Vma {
+        Ok(Vma {
             mapping: Arc::clone(self),
             window,
             len,
-            held,
-        }
+            held: None,
+        })
     }
 
     /// Maps `len` bytes from `pos` on that are in the file, and keeps them in memory: all of them are read, made huge
@@ -91,7 +87,12 @@ impl AddressSpace {
         let window = self
             .add_window(windows, linear, pages.clone(), access, Some(locked))
             .inspect_err(|_| self.release(linear, &held))?;
-        let vma = self.vma(window, len, Some(held));
+        let vma = Vma {
+            mapping: Arc::clone(self),
+            window,
+            len,
+            held: Some(held),
+        };
         drop(shared);
         let mm: &Mm = self.mm();
         mm.wait_for_metadata(|| vma.window.charge_tables(mm, &pages))?;

@@ -376,12 +376,11 @@ impl Lru {
 
 impl Queue {
     fn new(name: u8) -> Self {
-        let (head, tail, len) = (0, 0, 0);
         Self {
             name,
-            head,
-            tail,
-            len,
+            head: 0,
+            tail: 0,
+            len: 0,
         }
     }
 
