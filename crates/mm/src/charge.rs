@@ -15,7 +15,7 @@ const PART: u64 = 4;
 /// Bytes that are charged at once where memory is short. Whatever makes room for an index node makes room for so many.
 const PIECE: u64 = CHUNK_SIZE as u64;
 
-/// Times room is made for a charge of metadata before it is refused: others may take what is freed.
+/// Times room is made for a charge of metadata before it is refused: others may take the freed memory.
 const CHARGE_ATTEMPTS: usize = 4;
 
 /// Bytes that are charged to the bound of a cache until this is dropped.
@@ -56,7 +56,7 @@ impl MetadataCharge {
         self.bytes
     }
 
-    /// Gives back what is beyond `bytes`.
+    /// Gives back the charge beyond `bytes`.
     pub fn reduce_to(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;

@@ -98,7 +98,7 @@ pub(crate) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// As [`bump`], of a counter of what is rare.
+/// As [`bump`], of a counter of rare events.
 pub(crate) fn bump_short(counter: &AtomicU32, n: u32) {
     // Relaxed: a statistic.
     counter.fetch_add(n, Ordering::Relaxed);
@@ -123,7 +123,7 @@ pub struct FileStats {
     pub resident_pages: u64,
     /// Folios that hold them: of one page each, or of many.
     pub folios: u64,
-    /// Pages newer than what was handed to the backing store.
+    /// Pages newer than the backing store's.
     pub dirty_pages: u64,
     /// Pages being written.
     pub writeback_pages: u64,

@@ -26,7 +26,7 @@ impl AddressSpace {
         self.add_activity(stats);
     }
 
-    /// Adds what was done with the file to what was done with others.
+    /// Adds the activity of the file.
     pub(crate) fn add_activity(&self, stats: &mut FileStats) {
         let counters = &self.counters;
         stats.hit_pages += self.hits.sum().unsigned_abs();

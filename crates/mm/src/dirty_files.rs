@@ -64,7 +64,7 @@ impl BackingDevInfo {
             if first {
                 files.used = true;
                 wake = std::mem::take(&mut files.flusher_rests);
-                // Nothing of it is dirty but this: it has what it is given next.
+                // Nothing else of it is dirty: it begins with the share that it is given next.
                 self.share.store(0, Ordering::Relaxed);
                 self.mm.shares.nr_dirty.fetch_add(1, Ordering::Relaxed);
             }

@@ -62,7 +62,7 @@ impl Mm {
         Ok(self.pressure.policy.lock().pause())
     }
 
-    /// Keeps the limit that the policy finds right for what was seen outside, and held meanwhile.
+    /// Keeps the limit that the policy finds right for the use of memory outside and inside.
     pub(crate) fn follow(&self, outside: &Outside, held: Usage) -> Result<(), MmError> {
         adapt(
             &mut self.pressure.policy.lock(),

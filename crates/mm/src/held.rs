@@ -41,7 +41,8 @@ use crate::records::{AddressSpace, LinearFile, Mm};
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 impl AddressSpace {
-    /// Keeps pages in memory until [`AddressSpace::release`], reading what is missing; whether some were not held.
+    /// Keeps pages in memory until [`AddressSpace::release`], and reads missing ones; whether some were not held
+    /// before.
     ///
     /// Context: blocks for I/O and memory; no lock held but `i_rwsem`. The pages lie in the file and in its linear ranges.
     ///
@@ -154,8 +155,8 @@ impl AddressSpace {
         }
     }
 
-    /// Reads what is missing of pages, and marks their folios as held: those of no other pages, where there is memory to
-    /// split them.
+    /// Reads missing pages, and marks the folios as held. Folios that go beyond the pages are split where there is
+    /// memory for it.
     fn bring_in(self: &Arc<Self>, pages: &Range<u64>) -> Result<(), Errno> {
         let readahead = ReadaheadState::new();
         let (mut page, mut split) = (PageIndex(pages.start), None);

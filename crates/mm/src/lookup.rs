@@ -81,7 +81,7 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    /// Whether what was copied since then counts: step 5.
+    /// Whether a copy since then counts: step 5.
     #[inline(always)]
     pub(crate) fn validate(&self) -> bool {
         self.folio.state.validate(self.seen) || foliocache_sync::planted!(copy_not_validated)

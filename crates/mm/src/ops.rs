@@ -110,7 +110,7 @@ pub trait AddressSpaceOperations: Send + Sync {
         }
     }
 
-    /// Whether the store takes bytes at the end of the file alone, so that it is given what is dirty in order, by
+    /// Whether the store takes bytes at the end of the file alone. It is given dirty data in order then, by
     /// [`AddressSpaceOperations::append_pages`]. Does not block.
     fn appends_only(&self) -> bool {
         false
@@ -121,7 +121,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// short count may end at any byte.
     ///
     /// # Errors
-    /// As `writepages`; `EPERM` if what is given of the `stored` bytes is not what the store has.
+    /// As `writepages`; `EPERM` if bytes of the call that are `stored` differ from the store's.
     fn append_pages(
         &self,
         pos: u64,
@@ -194,9 +194,9 @@ pub trait AddressSpaceOperations: Send + Sync {
         false
     }
 
-    /// Pages are wanted that handles [rely on](crate::AddressSpace::rely_on_pages): has what is not cached stay readable, and calls
-    /// [`end_reliance`](crate::AddressSpace::end_reliance), or, if that is not possible,
-    /// [`lose_reliance`](crate::AddressSpace::lose_reliance). False: somebody uses the file, so it is to be asked again. May block.
+    /// Reclaim wants pages that handles [rely on](crate::AddressSpace::rely_on_pages): keeps the file readable from the store, and
+    /// calls [`end_reliance`](crate::AddressSpace::end_reliance), or, if that is not possible,
+    /// [`lose_reliance`](crate::AddressSpace::lose_reliance). False: the file is in use, so it is to be asked again. May block.
     fn keep_readable(&self) -> bool {
         true
     }

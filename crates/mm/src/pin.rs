@@ -16,8 +16,8 @@
 //!
 //! A folio is dirty from the moment that it is pinned for a device's writes, since the device may write at any time. So an
 //! unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as a write of
-//! the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no writeback
-//! makes it less: it is counted as pinned.
+//! the same bytes does. Pages that a device may write are not counted in the dirty limits, since no writeback makes them
+//! fewer: they are counted as pinned.
 //!
 //! A long pin should fix little memory beside its own. So a large folio is split first, and a small one moves to a block
 //! with other long pins, both if that can be done at once.
@@ -267,9 +267,9 @@ fn counted(pages: u64, others: HoldCounts, mode: PinMode) -> u64 {
 }
 
 impl AddressSpace {
-    /// Pins bytes of the file: reads what is missing and keeps the memory of all of it where it is, and the file's,
-    /// until the result is dropped. A pin holds whole folios, of 2 MiB at most; one for long splits those that go beyond its
-    /// range where it can.
+    /// Pins bytes of the file: reads missing pages, and keeps all the memory in place, and part of the file, until the
+    /// result is dropped. A pin holds whole folios, of 2 MiB at most; one for long splits those that go beyond its range
+    /// where it can.
     ///
     /// Blocks for I/O and memory; for a device's writes also as a write of so many bytes does for the dirty limits, and
     /// for writeback of the range that is under way. Counts as memory that cannot be reclaimed; the pages of a memory
@@ -379,8 +379,8 @@ impl AddressSpace {
         Ok(end)
     }
 
-    /// The part of a locked folio, which holds `page`, that has what is to be pinned for long of `pages`; the whole where it
-    /// cannot be split. `None`: it was split and unlocked; look again.
+    /// The part of a locked folio, which holds `page`, that lies in `pages`, which are to be pinned for long; the whole
+    /// folio where it cannot be split. `None`: it was split and unlocked; look again.
     fn split_for_pin<'a>(
         &'a self,
         locked: LockedFolio<'a>,

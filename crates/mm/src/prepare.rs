@@ -77,7 +77,7 @@ impl AddressSpace {
         }
     }
 
-    /// As [`AddressSpace::prepare`] with what is free or can be evicted now; else nothing.
+    /// As [`AddressSpace::prepare`] with memory that is free or can be evicted now; else nothing.
     ///
     /// Context: takes the LRU lock and `xa_lock`s; does not sleep.
     pub(crate) fn try_prepare(&self, pages: Range<PageIndex>) -> Option<Prepared<'_>> {
@@ -86,7 +86,7 @@ impl AddressSpace {
         self.try_prepare_to_replace(&pages)
     }
 
-    /// As [`AddressSpace::prepare_to_replace`] with what is free or can be evicted now; else nothing.
+    /// As [`AddressSpace::prepare_to_replace`] with memory that is free or can be evicted now; else nothing.
     ///
     /// Context: as [`AddressSpace::try_prepare`].
     pub(crate) fn try_prepare_to_replace(&self, pages: &Range<PageIndex>) -> Option<Prepared<'_>> {
@@ -117,7 +117,7 @@ fn nr_pages(pages: &Range<PageIndex>) -> u32 {
 }
 
 impl Mm {
-    /// Makes room for metadata until `take` has what it needs.
+    /// Makes room for metadata until `take` succeeds.
     ///
     /// # Errors
     /// `ENOMEM` when nothing at all can be reclaimed.

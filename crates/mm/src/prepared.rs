@@ -10,7 +10,7 @@ use crate::frames::{FrameNumber, MAX_ORDER, Reservation};
 use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
-/// See the module. Dropped, it gives back what was not taken.
+/// See the module. Its drop gives the unused part back.
 pub(crate) struct Prepared<'a> {
     mm: &'a Mm,
     pub(crate) frames: Reservation<'a>,

@@ -82,7 +82,7 @@ pub(crate) struct Follower {
 impl Pressure {
     /// The policy for a limit of `configured` bytes; with a monitor that works if pressure is to be followed.
     ///
-    /// `frames` has no block yet: its limit becomes what the outside leaves now.
+    /// `frames` has no block yet: its limit becomes the size that the outside leaves now.
     pub(crate) fn new(
         configured: u64,
         follow: bool,
@@ -126,7 +126,7 @@ impl Pressure {
         }
     }
 
-    /// Makes `bytes` the configured limit, and the frames keep what is effective then.
+    /// Makes `bytes` the configured limit, and the frames keep the effective one.
     ///
     /// Context: may block as `Frames::set_limit` does.
     pub(crate) fn configure(
@@ -170,7 +170,7 @@ pub(crate) fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usa
     }
 }
 
-/// Has the policy take in what was seen, and the frames keep its limit.
+/// Feeds the observation to the policy, and has the frames keep its limit.
 pub(crate) fn adapt(
     policy: &mut Policy,
     frames: &Frames,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The three lead to one another, so they are one module. It has no procedure: a record holds the state of each service as that service's
-//! own type, and what is done with it stands in the modules above.
+//! own type, and the procedures stand in the modules above.
 //!
 //! # Memory ordering
 //!
@@ -297,7 +297,7 @@ pub struct AddressSpace {
     pub(crate) held_off: AtomicU8,
     /// Threads that take folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
-    /// Until when the writers have waited for what they dirtied; see `bdi`.
+    /// Until when the writers have waited for the pages that they dirtied; see `bdi`.
     pub(crate) dirty_paid_until: AtomicU64,
     /// State of [`Mm::drop_behind`] for the file: the page up to which it dropped last, and the number of evictions
     /// until which it assumes that a reader is close behind.

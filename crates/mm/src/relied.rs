@@ -10,10 +10,9 @@
 //! ```
 //!
 //! A file that is opened from the cache may be replaced in the store, and then its name no longer leads to it. So a page of it is not
-//! given up before what is not cached can be read. Reclaim must not wait for the store, so it passes these pages over,
-//! lists the file, and wakes the flusher, which asks. If nothing else can be evicted, pages of lost files are, and those of files
-//! that were asked for longer than a second ago: memory is found however the store behaves. A read of what is gone
-//! then fails.
+//! given up before the file can be read from the store. Reclaim must not wait for the store, so it passes these pages over, lists the
+//! file, and wakes the flusher, which asks. If nothing else can be evicted, pages of lost files are, and those of files that were
+//! asked for longer than a second ago: memory is found however the store behaves. A read of such a page then fails.
 //!
 //! # Invariants
 //!
@@ -86,7 +85,7 @@ impl AddressSpace {
         }
     }
 
-    /// Whether the file can be mapped although what is not cached cannot be read: all is there, and can stay where it is.
+    /// Whether a file that is relied on can be mapped: all pages are there, and can stay where they are.
     pub fn can_map_what_is_cached(&self) -> bool {
         self.is_relied_on() && self.has_all_pages() && !self.mm().frames.is_huge()
     }

@@ -53,7 +53,7 @@ impl AddressSpace {
     /// Context: the folio is neither under writeback nor pinned.
     ///
     /// # Errors
-    /// `ENOMEM` where what was prepared does not suffice, `EIO` for bad memory. The folio is as it was, and
+    /// `ENOMEM` where the prepared memory does not suffice, `EIO` for bad memory. The folio is as it was, and
     /// unlocked.
     pub(crate) fn replace_folio<'a>(
         &'a self,

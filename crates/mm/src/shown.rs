@@ -7,7 +7,7 @@ use crate::mapped::{Held, HoldKind, not_held, overlap};
 use crate::records::{AddressSpace, LinearFile, Window, Windows};
 
 impl AddressSpace {
-    /// Empties what the windows have of pages; a touch is a fault again.
+    /// Empties the page tables of windows for pages; a touch is a fault again.
     ///
     /// Context: takes `windows` shared.
     pub(crate) fn unmap_pages(&self, pages: Range<u64>) {

@@ -17,7 +17,7 @@ pub struct MmStats {
     pub memory: FrameUsage,
     /// The part of it that cannot be reclaimed.
     pub unreclaimable: Unreclaimable,
-    /// All files together; what was done counts those dropped since, too.
+    /// All files together. Their activity includes that of files dropped since.
     pub files: FileStats,
     /// Files that the cache knows now: those that are open, and those of which it has something.
     pub known_files: u64,

@@ -1,4 +1,4 @@
-//! Uncached operations: what they bring in leaves the cache when they are done with it.
+//! Uncached operations: pages that they bring in leave the cache when they are done with them.
 //!
 //! # Model
 //!
@@ -161,7 +161,7 @@ impl AddressSpace {
         bump(&self.counters.uncached.kept_present, pages);
     }
 
-    /// Has the flusher write what an uncached write has dirtied since it had `handed` over what was before.
+    /// Has the flusher write the pages that an uncached write has dirtied from byte `handed` on.
     pub(crate) fn hand_over(self: &Arc<Self>, iocb: &Iocb, handed: &mut u64) {
         if iocb.uncached && iocb.pos > *handed && !self.bdi().is_memory() {
             let pages = PageIndex::of(*handed).0..pages_for(iocb.pos);

@@ -32,7 +32,7 @@ impl AddressSpace {
     /// beyond the end of the file, or of a page that cannot be read, is SIGBUS.
     ///
     /// Its pages are those of the cache: a store is seen by readers at once, and a write by the program. The first
-    /// mapping of a part of a file moves what is cached of it. Blocks for memory then, and for I/O that is under way.
+    /// mapping of a part of a file moves its cached pages. Blocks for memory then, and for I/O that is under way.
     /// Takes some 700 bytes of the bound, a bit for each 2 MiB, and 4 KiB for every 2 MiB that are touched.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Vma {
     /// cached. A hint: they may leave again at any time. Blocks for I/O and memory.
     ///
     /// # Errors
-    /// `EINVAL` for what is beyond the mapping, those of the store; `EFAULT` beyond the end of the file;
+    /// `EINVAL` for bytes beyond the mapping, those of the store; `EFAULT` beyond the end of the file;
     /// `ECHILD` after a fork.
     pub fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
         let pages = self.pages(&range)?;
@@ -210,8 +210,7 @@ impl Vma {
     /// Blocks for I/O and memory. Counts as memory that cannot be reclaimed.
     ///
     /// # Errors
-    /// As [`AddressSpace::map_locked`]; `EINVAL` for what is beyond the mapping, `EFAULT` beyond the end of the
-    /// file.
+    /// As [`AddressSpace::map_locked`]; `EINVAL` for bytes beyond the mapping, `EFAULT` beyond the end of the file.
     pub fn lock_for_io(&self, range: Range<usize>) -> Result<IoLock<'_>, MapError> {
         self.mapping.mm().check_fork()?;
         let write = self.window.access == VmaAccess::ReadWrite;

@@ -51,8 +51,8 @@ const PREFETCHED: usize = 256;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Most pages that are on their way for one batch: 4 MiB. And one page in so many of the cache, or what was
-/// read first would be gone before it is copied.
+/// Most pages that are on their way for one batch: 4 MiB, and one page in so many of the cache. With more, the first
+/// pages would be gone before they are copied.
 const MAX_PAGES: u64 = 1024;
 const PART: u64 = 16;
 
@@ -146,7 +146,7 @@ impl<'a> Request<'a> {
         }));
     }
 
-    /// Reads what is left of it, and waits for that.
+    /// Reads the rest of it, and waits for that.
     fn finish(&mut self) {
         self.iocb.nowait = false;
         let result = self.read();
@@ -194,7 +194,7 @@ impl<'a> Request<'a> {
         Some((lookup, from))
     }
 
-    /// Copies what is there of it. Waits for nothing.
+    /// Copies its cached bytes. Waits for nothing.
     #[cold]
     fn look(&mut self, missing: bool) {
         // One page that is known to be missing is not looked for again.
@@ -209,7 +209,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Starts reading what is not there of it.
+    /// Starts reading its missing pages.
     fn start(&mut self, plug: &mut Plug) {
         let (mapping, handle) = (self.mapping, self.handle);
         let (iocb, rest) = self.rest();

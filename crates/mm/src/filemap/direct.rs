@@ -9,8 +9,9 @@
 //!
 //! The edges, parts of pages, go through the cache, uncached. Whole pages do not:
 //!
-//! - **A read** takes what is cached from there, since it is at least as new, and the rest from the store. It brings nothing in.
-//! - **A write** takes what is cached of its pages from the cache, empties the windows, and then writes to the store.
+//! - **A read** takes cached bytes from the cache, since they are at least as new, and the rest from the store. It brings
+//!   nothing in.
+//! - **A write** removes its pages from the cache, empties the windows, and then writes to the store.
 //!   Meanwhile no other thread writes, fills or writes back the file.
 //!
 //! A fault of a mapping that comes before sees the old bytes, and its page leaves again; one that comes while the write is under
@@ -260,7 +261,7 @@ impl AddressSpace {
         // Of a page that was evicted the windows have the frame until it is punched.
         self.unmap_pages(pages);
         self.ask_store(|ops| ops.look_before_writeback());
-        // Before the write: what it may have done is not durable, however it ends.
+        // Before the write: its data is not durable, however it ends.
         self.direct.written.fetch_add(1, Ordering::Relaxed);
         let (mut done, mut result) = (0, Ok(()));
         while done < segment.len() && result.is_ok() {

@@ -1,4 +1,4 @@
-//! Faults of mapped files: finding or reading the folio, and mapping what of it fits.
+//! Faults of mapped files: finding or reading the folio, and mapping its pages.
 //!
 //! # Model
 //!
@@ -14,7 +14,7 @@
 //!
 //! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). The stream of
 //! faults that it continues says how much: a store at a random place maps and dirties one page. A huge frame is mapped
-//! as a whole, what it has beyond the end of the file too, and a store makes all of it dirty.
+//! as a whole, also beyond the end of the file, and a store makes all of it dirty.
 //!
 //! A store waits before its page is writable, not after: the writeback that it waits for could be that page's, and
 //! would make it read-only again, without end where the limits are small.
@@ -137,8 +137,9 @@ impl AddressSpace {
         Ok(Some(end))
     }
 
-    /// Maps what of a locked folio, and of those after it, fits from `page` on; returns the page after the last, and
-    /// the pages that have to be written now and had not. `None` if the page table is not charged any more.
+    /// Maps pages of a locked folio, and of those after it, from `page` on as far as they fit; returns the page after
+    /// the last, and the pages that have to be written now and had not. `None` if the page table is not charged any
+    /// more.
     fn map_folio(
         self: &Arc<Self>,
         window: &Arc<Window>,
@@ -164,7 +165,7 @@ impl AddressSpace {
             && end_here < end
             && let Some(next) = self.try_lock_folio(PageIndex(end_here))
         {
-            // The first touch of what was read ahead has to be seen.
+            // The first touch of a folio that was read ahead has to be seen.
             let uptodate = self.uptodate_from(&next, next.index());
             let seen = next.state.load();
             if seen.has(flag::READAHEAD) || uptodate == 0 {

@@ -91,8 +91,8 @@ impl AddressSpace {
         Some(result)
     }
 
-    /// Counts what a read of the same bytes would have; returns the folios that readahead brought in
-    /// and that were not used before, each by the first page read of it, and its order.
+    /// Counts a read of the same bytes; returns the folios that readahead brought in and that were not used before,
+    /// each by the first page read of it, and its order.
     fn note_read_in_place(
         &self,
         handle: &ReadaheadState,

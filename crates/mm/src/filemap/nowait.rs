@@ -90,8 +90,8 @@ impl AddressSpace {
         Ok(Fetch::Blocked)
     }
 
-    /// Starts reading what a miss needs, where that needs no waiting; returns the page after it, and the page after what of
-    /// it the request asked for.
+    /// Starts reading the window of a miss, where that needs no waiting; returns the page after it, and the page after the
+    /// part that the request asked for.
     fn start_miss(
         self: &Arc<Self>,
         handle: &ReadaheadState,

@@ -39,7 +39,7 @@ enum CopyOutcome {
     Copied(usize),
     /// The caller's memory faulted at once.
     Fault,
-    /// Nothing was copied yet: it was the first use of what readahead brought in, and more is on its way now.
+    /// Nothing was copied yet: it was the first use of a folio that readahead brought in, and more is on its way now.
     FirstUse,
 }
 
@@ -72,7 +72,7 @@ impl AddressSpace {
 
     /// Fills `buf` from byte `pos` on with bytes of one folio that is known to be in use, as most reads do.
     /// False if they are not that, or if anything went wrong: then nothing counts, and
-    /// [`AddressSpace::read_on`] is what is left to do. Neither blocks nor writes what others share.
+    /// [`AddressSpace::read_on`] does the rest. Neither blocks nor writes memory that others share.
     #[inline]
     pub fn read_in_use(&self, pos: u64, buf: &mut [u8]) -> bool {
         self.read_iovec_in_use(pos, Iovec::destination(buf))
@@ -362,7 +362,7 @@ impl AddressSpace {
         self.count_copy(Some(kind), pos, result)
     }
 
-    /// Copies what of a locked folio is uptodate from byte `pos` of the file on.
+    /// Copies the uptodate bytes of a locked folio from byte `pos` of the file on.
     fn copy_locked(
         &self,
         locked: &LockedFolio<'_>,

@@ -44,10 +44,10 @@ const EDGE_TRIES: usize = 4;
 type Refusable<R> = Result<Result<R, Errno>, Range<PageIndex>>;
 
 impl AddressSpace {
-    /// Sets the size of the file, in bytes; what is new reads as zeros.
+    /// Sets the size of the file, in bytes; new bytes read as zeros.
     ///
-    /// Blocks for writeback of the file that is under way, and a bounded time for pins of what is cut off. Frees memory
-    /// when it shrinks.
+    /// Blocks for writeback of the file that is under way, and a bounded time for pins of pages that are cut off. Frees
+    /// memory when it shrinks.
     ///
     /// # Errors
     /// `EFBIG`; `EBUSY` where pins are in the way; the backing store's error; with size and data as they were. `ECHILD`
@@ -145,8 +145,8 @@ impl AddressSpace {
         })
     }
 
-    /// Zeroes what the last page, or the last huge frame, has beyond the end of the file, before the end moves: a store
-    /// through a window may have left something there.
+    /// Zeroes the bytes of the last page, or of the last huge frame, beyond the end of the file, before the end moves:
+    /// a store through a window may have left something there.
     ///
     /// Context: `i_rwsem` held exclusive; takes the folio lock.
     pub(super) fn zero_beyond_end(&self) {
@@ -179,7 +179,8 @@ impl AddressSpace {
     ///
     /// # Errors
     /// `EINVAL` for no bytes, `EFBIG`, `EBUSY` where pins are in the way, the backing store's error; `ECHILD`
-    /// after a fork. The data is as it was, unless the store made the hole in part: then what is not dirty shows that.
+    /// after a fork. The data is as it was, unless the store made the hole in part: then pages that are not dirty show
+    /// that.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
     pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
@@ -209,7 +210,7 @@ impl AddressSpace {
         before.into_iter().chain(after).filter(move |_| stored)
     }
 
-    /// Reads what is not cached of the pages at the edges of a hole.
+    /// Reads the pages at the edges of a hole that are not cached.
     ///
     /// Context: no lock held.
     fn bring_edges_in(self: &Arc<Self>, pos: u64, end: u64) -> Result<(), Errno> {
@@ -296,7 +297,7 @@ impl AddressSpace {
         Ok(Ok(true))
     }
 
-    /// Removes what is beyond `size` from the cache.
+    /// Removes pages beyond `size` from the cache.
     ///
     /// Context: `wb_lock` and `invalidate_lock` held; views refused.
     fn cut_off(&self, size: u64) {
@@ -313,7 +314,7 @@ impl AddressSpace {
         self.unmap_pages(PageIndex::of(size).0..u64::MAX);
     }
 
-    /// Zeroes what is cached of the bytes from `pos` to `end`; the store has zeroed its own copy. A
+    /// Zeroes the cached bytes from `pos` to `end`; the store has zeroed its own copy. A
     /// dirty folio stays dirty, a clean one clean: cache and store agree. Grains that are zero
     /// throughout need not be written.
     ///
@@ -335,7 +336,7 @@ impl AddressSpace {
                 direct_map::zero(self.addr(&locked, from), to - from);
                 return;
             }
-            // No store without a fault: what is dirty now may be clean in a moment.
+            // No store without a fault: a dirty page may be clean in a moment.
             self.unmap_pages(locked.index().0..locked.end().0);
             direct_map::zero(self.addr(&locked, from), to - from);
             let zero = grains::inside(locked.order(), from..to);
@@ -349,7 +350,7 @@ impl AddressSpace {
         });
     }
 
-    /// Drops the clean pages of a range from the cache; what is not durable stays.
+    /// Drops the clean pages of a range from the cache; pages that are not durable stay.
     ///
     /// Does not block for I/O; pages in use by others stay. Returns the pages dropped.
     #[doc(alias = "invalidate_mapping_pages")]
@@ -402,7 +403,7 @@ impl AddressSpace {
         self.remove_folios(0..u64::MAX, Operation::Forget, |page| self.lock_folio(page));
         self.unmap_pages(0..u64::MAX);
         // A write hit takes no `i_rwsem`. One that began while something was still to be written has dirtied an old page: it is written
-        // first, beside what the store has by now.
+        // first, beside the store's new data.
         if self.is_dirty() {
             return Ok(false);
         }

@@ -1,4 +1,4 @@
-//! Taking views ([`View`]) of what is cached.
+//! Taking views ([`View`]) of cached bytes.
 //!
 //! # Locking
 //!
@@ -104,7 +104,7 @@ impl AddressSpace {
         }))
     }
 
-    /// Notes and counts what a read of the same bytes would, where the folio is not known to be in use.
+    /// Notes and counts the view as a read of the same bytes, where the folio is not known to be in use.
     #[cold]
     fn note_view(
         self: &Arc<Self>,

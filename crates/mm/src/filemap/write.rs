@@ -15,7 +15,7 @@
 //! would wait for itself. It is faulted in only after a copy made no progress, which touches it once (as
 //! Linux does from 6.15 on, "filemap: Move prefaulting out of hot write path").
 //!
-//! A new folio is as large as what is left of the write, or as what was appended lately, allows: so
+//! A new folio is as large as the rest of the write, or recent appends, allow: so
 //! folios grow with sequential writes and stay small under random ones.
 //!
 //! # Invariants
@@ -27,7 +27,7 @@
 //!
 //! # Locking
 //!
-//! `i_rwsem` shared for what stays within the size, exclusive for what goes beyond. Overlapping
+//! `i_rwsem` shared for writes within the size, exclusive for those beyond. Overlapping
 //! writes may interleave by folio. A writer waits for its share of the dirty limit after it has let go of `i_rwsem`.
 //! It waits earlier where it has dirtied more than a MiB, and at the limit itself. [Write hits](super::write_hit)
 //! take the lock of their folio alone.
@@ -212,8 +212,8 @@ impl AddressSpace {
         self.perform_write(iocb, iter, None, dirtied)
     }
 
-    /// Writes what is left, at first with what is `prepared`. Adds to `dirtied` the pages that the caller has still to wait
-    /// for when it has let go.
+    /// Writes the rest of `iter`, at first with the memory in `prepared`. Adds to `dirtied` the pages for which the caller
+    /// has to wait after it has let go of its lock.
     ///
     /// Context: `i_rwsem` held, exclusive if the write may pass the size.
     #[doc(alias = "generic_perform_write")]
@@ -248,7 +248,7 @@ impl AddressSpace {
                 }
                 continue;
             };
-            // Invariant 3: what the copy left unfinished is not the file's.
+            // Invariant 3: a folio that the copy left unfinished is not the file's.
             drop(self.keep_content(locked));
             match progress? {
                 Progress::Wrote(n, newly_dirty) => {
@@ -288,7 +288,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The folio that holds byte `pos`, locked, without a view of what is written; a new one is not uptodate.
+    /// The folio that holds byte `pos`, locked, without a view of the bytes to write; a new one is not uptodate.
     ///
     /// Context: blocks for memory, holding nothing but `i_rwsem`.
     #[doc(alias = "write_begin")]
@@ -353,7 +353,8 @@ impl AddressSpace {
         }
     }
 
-    /// A locked folio, or the part of it that has byte `pos` if its grains are too large for what is stored from there on.
+    /// A locked folio, or the part of it that has byte `pos` if its grains are too large for the bytes that are stored
+    /// from there on.
     fn fit_to_store<'a>(
         &'a self,
         locked: LockedFolio<'a>,

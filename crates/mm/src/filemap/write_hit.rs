@@ -85,7 +85,7 @@ impl AddressSpace {
         self.hit(locked, seen, identity, pos)
     }
 
-    /// As [`AddressSpace::begin_hit`], in a locked folio whose grains are too large for what is stored.
+    /// As [`AddressSpace::begin_hit`], in a locked folio whose grains are too large for the store.
     #[cold]
     fn begin_hit_in_part<'a>(
         &'a self,

@@ -1,4 +1,4 @@
-//! Bringing in what a read, a view, a pin or a fault needs, and reading on ahead of it.
+//! Bringing in pages for a read, a view, a pin or a fault, and reading on ahead of it.
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -35,7 +35,7 @@ impl AddressSpace {
         self.read_on_ahead(handle, page, ahead, uncached);
     }
 
-    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead, and within what limits. Does not
+    /// The first half of [`AddressSpace::used_readahead`]: returns the windows to read ahead, and their limits. Does not
     /// sleep.
     ///
     /// Context: a folio lock may be held.

@@ -171,8 +171,8 @@ impl AddressSpace {
         }
     }
 
-    /// Starts reading what of a window lies behind pages that were there, as readahead: a reader that came to it
-    /// later would wait once for each piece between such pages.
+    /// Starts reading the rest of a window, behind pages that were there, as readahead. Otherwise a later reader
+    /// would wait once for each piece between such pages.
     fn start_rest(self: &Arc<Self>, window: Window, from: PageIndex, reader: Reader<'_>) {
         let pages = (window.start.0 + window.pages).saturating_sub(from.0);
         if pages > 0 && self.ops.read_mode() == ReadMode::Background {

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The path of most hits knows that the folio was used before ([`Snapshot::is_in_use`](crate::folio::state::Snapshot::is_in_use))
-//! and counts by itself. The others cost a look at what is known anyway.
+//! and counts by itself. The others cost a look at state that is loaded anyway.
 
 use crate::counters::bump;
 use crate::folio::state::Snapshot;

@@ -1,4 +1,4 @@
-//! The table of general blocks: which are held, how full they are, and what the bound lets us hold.
+//! The table of general blocks: which are held, how full they are, and how many the bound permits.
 //!
 //! # Model
 //!
@@ -94,7 +94,7 @@ impl Table {
         }
     }
 
-    /// Bytes that the table, the numbers of the frames' owners and the counts of what is fixed take for each block it can
+    /// Bytes that the table, the numbers of the frames' owners and the counts of fixed folios take for each block it can
     /// ever hold.
     pub(super) const BYTES_PER_BLOCK: u64 = (size_of::<Block>()
         + size_of::<u32>()

@@ -186,7 +186,7 @@ impl Budget {
         self.queue.lock().len()
     }
 
-    /// Says what the first waiter needs, or that nobody waits; true if it could be served now.
+    /// Announces the need of the first waiter, or that there is none; true if it could be served now.
     ///
     /// Context: the queue's lock is held.
     fn announce_head(&self, need: Option<u32>) -> bool {

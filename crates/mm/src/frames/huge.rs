@@ -1,4 +1,4 @@
-//! Huge pages for linear frames: whether there are any, and what the kernel's pool has left.
+//! Huge pages for linear frames: whether they are used, and how many the kernel's pool has left.
 
 use super::{BLOCK_FRAMES, Frames};
 use foliocache_sync::atomic::Ordering;

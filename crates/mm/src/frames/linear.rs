@@ -37,7 +37,7 @@
 //!
 //! # Locking
 //!
-//! *Protects*: what is leaving, which runs are free, and what is known of their units. *Order*: leaf. *May block*: no;
+//! *Protects*: the leaving frames, the free runs, and the state of units. *Order*: leaf. *May block*: no;
 //! [`Frames::take_linear`] and [`Frames::charge_tables`] wait for a few system calls of another thread. `punching` is taken before every other lock of memory.
 //!
 //! # Safety
@@ -439,8 +439,8 @@ impl Frames {
         self.linear.leaving.load(Ordering::Relaxed)
     }
 
-    /// Punches what has been leaving since before a grace period, and gives runs back that are empty; how many
-    /// frames became available.
+    /// Punches frames that have been leaving since before a grace period, and gives runs back that are empty; how
+    /// many frames became available.
     ///
     /// Context: waits for a grace period and for other callers; makes a system call for each run of neighbours.
     pub(crate) fn punch_leaving(&self) -> u64 {

@@ -191,7 +191,7 @@ impl std::fmt::Debug for Frames {
     }
 }
 
-/// A promise of frames of one kind; what is left of it when it is dropped goes back.
+/// A promise of frames of one kind. The unused part goes back when it is dropped.
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct Reservation<'a> {
     budget: &'a Budget,
@@ -220,7 +220,7 @@ impl<'a> Reservation<'a> {
         self.left
     }
 
-    /// Gives back what is left of it.
+    /// Gives the unused part back.
     pub(crate) fn cancel(&mut self) {
         let left = std::mem::take(&mut self.left);
         if left > 0 {

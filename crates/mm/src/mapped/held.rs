@@ -5,7 +5,7 @@ use foliocache_sync::atomic::AtomicU64;
 use foliocache_sys::memory::PageVec;
 use std::ops::Range;
 
-/// Bytes that are copied at a time where programs or devices may store to what is written.
+/// Bytes that are copied at a time where programs or devices may store to the pages that are written.
 pub(crate) const STABLE_BYTES: usize = 256 << 10;
 
 /// Pages that the mappings of a cache hold.

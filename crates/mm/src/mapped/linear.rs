@@ -9,7 +9,7 @@ use super::held::Held;
 use super::window::Window;
 use crate::frames::{FrameNumber, LinearRange};
 
-/// The linear ranges of a file, its windows, and what of it is held.
+/// The linear ranges of a file, its windows, and its held pages.
 pub(crate) struct LinearFile<F> {
     /// Pages that the ranges cover, with linear frames throughout.
     pub(crate) making: Mutex<u64>,

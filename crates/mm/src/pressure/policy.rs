@@ -67,7 +67,7 @@ fn reserve(level: &Level) -> u64 {
 pub(crate) struct Usage {
     /// Bytes that would go back to the system if the cache were gone, at least.
     pub(crate) bytes: u64,
-    /// Least limit under which it can work, with what it cannot give up.
+    /// Least limit under which it can work, unreclaimable memory included.
     pub(crate) floor: u64,
 }
 

@@ -21,7 +21,7 @@
 //! counts as used, since its next use is as far away as that of the others.
 //!
 //! Folios that uncached operations brought in are in *uncached*, a list that is not aged: they leave with the operation.
-//! Reclaim takes from it what is left over (`uncached.rs`).
+//! Reclaim takes leftovers from it (`uncached.rs`).
 //!
 //! # Invariants
 //!
@@ -311,8 +311,8 @@ impl Lru {
         wanted: impl Fn(&LockedFolio<'a>) -> bool,
     ) -> Scan<'a> {
         let mut scan = Scan::default();
-        // Folios passed over in small and in main since the other was looked at: a queue that
-        // holds what cannot go must not hide what can.
+        // Folios passed over in small and in main since the other was looked at: a queue of folios that cannot go
+        // must not hide the other queue.
         let mut passed = [0, 0];
         // Main lets one used folio go round for each victim. Then small gives one if it has more than its least, or main
         // gives one that was used. To go on would take the mark of use from all of main, and then nothing tells what is

@@ -9,8 +9,8 @@
 //! shares without anybody counting them.
 //!
 //! An *epoch* ends when as many pages as the cap were asked for, granted or not. A lease that is not renewed
-//! for [`EPOCHS`] of them *lapses*: its stream stands still, what it read ahead is in the cache like any other
-//! page, and the budget is for those who read.
+//! for [`EPOCHS`] of them *lapses*: its stream stands still, its pages are in the cache like any other, and the
+//! budget is for streams that read.
 //!
 //! # Invariants
 //!
@@ -38,7 +38,7 @@ const EPOCHS: u64 = 4;
 /// Fewer pages are not worth reading ahead.
 const MIN_GRANT: u64 = 4;
 
-/// Pages after which what a file's readahead was worth counts half.
+/// Pages after which the past use of a file's readahead counts half.
 const MEMORY: u32 = 4096;
 
 /// The pages that all streams of one cache may hold read ahead and unused, together.
@@ -99,7 +99,7 @@ impl ReadaheadBudget {
         granted
     }
 
-    /// Gives back what a table was charged.
+    /// Gives the charge of a table back.
     pub(super) fn uncharge<T>(&self, table: &Vec<T>) {
         let entries = table.capacity().saturating_sub(FIRST_ENTRIES);
         if let Some(frames) = &self.frames {

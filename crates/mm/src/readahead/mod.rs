@@ -1,4 +1,4 @@
-//! Readahead: how much to read beyond what was asked for, and when.
+//! Readahead: how much to read beyond the request, and when.
 //!
 //! # Model
 //!
@@ -21,9 +21,9 @@
 //! when many streams share the budget. The order of the folios follows the window; windows end where the next
 //! one's folios can begin.
 //!
-//! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
-//! apart, to 6 KiB at most. The opener of the handle charges the first part. Growth is charged here; where
-//! the bound has no room for it, fewer streams are told apart.
+//! The memory of a handle's streams is taken at its first miss and grows with the streams that it tells apart, to 6
+//! KiB at most. The opener of the handle charges the first part. Growth is charged here; where the bound has no room
+//! for it, fewer streams are told apart.
 //!
 //! # Invariants
 //!

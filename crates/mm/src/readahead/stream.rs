@@ -30,8 +30,8 @@
 //!
 //! # Invariants
 //!
-//! 1. `tail < front`; both only grow, but for a miss between them, which starts over from there:
-//!    what was read ahead is gone.
+//! 1. `tail < front`; both only grow, but for a miss between them, which starts over from there: the pages read ahead
+//!    are gone.
 //! 2. The lease covers the pages from `tail` to `front`, or has lapsed, or the budget was short.
 //! 3. Windows lie inside the file and do not overlap within one call.
 

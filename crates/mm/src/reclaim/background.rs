@@ -1,5 +1,5 @@
 //! The background reclaimer: a thread that keeps free frames above the low watermark, takes blocks ahead while a cache fills, gives
-//! back what is held beyond the limit, and compacts: moves folios together when larger chunks are missing.
+//! back blocks beyond the limit, and compacts: moves folios together when larger chunks are missing.
 //!
 //! # Model
 //!
@@ -34,7 +34,7 @@ const BATCH: usize = 128;
 /// How often the thread looks at the limit and the node pool unasked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often it tries to give back what is held beyond the limit: data is being written meanwhile.
+/// How often it tries to give back blocks beyond the limit: data is being written meanwhile.
 const EXCESS_PERIOD: Duration = Duration::from_millis(20);
 
 /// Least time between two passes of compaction.
@@ -178,7 +178,7 @@ impl Mm {
         }
         for &block in &blocks {
             for locked in self.folios_in(block) {
-                // Invariant 2: what cannot be moved stays.
+                // Invariant 2: a folio that cannot be moved stays.
                 self.migrate(&locked);
             }
         }

@@ -48,7 +48,7 @@ const METADATA_FLOOR: u64 = 1 << 20;
 /// Frames evicted beyond what the new bound needs, so that there is a place to move folios to.
 const MOVE_ROOM: u64 = 64;
 
-/// Frames evicted before a look at what is still to go.
+/// Frames evicted between two looks at the deficit.
 const EVICT_BATCH: u64 = 512;
 
 /// Looks without progress before giving back is left to the background.
@@ -75,7 +75,7 @@ impl Mm {
     /// that could not be written, or less than 16 MiB once a file was mapped; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_fork()?;
-        // Descriptors that were ever in use stay; what cannot be reclaimed keeps to its budget.
+        // Descriptors that were ever in use stay; unreclaimable memory keeps to its budget.
         let blocks = self.unreclaimable().needed();
         let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
         let min = min.max(self.frames.least_limit());
@@ -90,7 +90,7 @@ impl Mm {
         Ok(())
     }
 
-    /// Gives back as much of what is over the limit as is possible now, if the caller is `alone`, with
+    /// Gives back as much of the excess over the limit as is possible now, if the caller is `alone`, with
     /// `giving_back` locked: two would each evict all that has to go. Returns the bytes that are left.
     ///
     /// Context: may block for a few milliseconds at a time, while folios are busy; not for I/O.

@@ -103,8 +103,8 @@ impl Mm {
         if reservation.is_some() {
             return reservation;
         }
-        // Linear frames that are evicted leave only after a grace period, and what waits for memory has what is
-        // evicted; there is none to take ahead of it.
+        // Linear frames that are evicted leave only after a grace period, and callers that wait get every evicted
+        // frame: there is none to take ahead of them.
         let want = (n as usize).max(BATCH);
         if kind == FrameKind::Linear
             || self.frames.has_waiters()

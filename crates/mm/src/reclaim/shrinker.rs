@@ -4,8 +4,8 @@
 //!
 //! While memory is free their caches grow as they like. Once it is short, what all of them hold beyond their
 //! share (see [`unreclaimable`](crate::unreclaimable)) goes first, whether it is metadata or pages that need the memory;
-//! what they hold within it is left alone, and pages are evicted. So each side is safe from the other. For pages the
-//! background reclaimer asks them; a caller that cannot wait for it evicts pages.
+//! the part within their share is left alone, and pages are evicted. So each side is safe from the other. For pages
+//! the background reclaimer asks them; a caller that cannot wait for it evicts pages.
 //!
 //! Memory that is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
 //! background reclaimer asks before the room for metadata is used up. For callers that would be refused otherwise it asks
@@ -179,8 +179,8 @@ impl Mm {
             .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);
     }
 
-    /// Has the caches give up so many bytes of what they hold beyond their share, each in proportion;
-    /// returns what they gave up, nothing where they hold no more than that.
+    /// Has the caches give up so many bytes of their excess over their share, each in proportion; returns what they
+    /// gave up, or nothing if there is no excess.
     ///
     /// Context: as [`Shrinker::shrink`].
     pub(super) fn shrink_caches(&self, bytes: u64) -> Option<GivenUp> {

@@ -72,7 +72,7 @@ impl Copies {
             .is_ok()
     }
 
-    /// Gives the share back, and what of it was charged.
+    /// Gives the share back, and the part of it that was charged.
     fn leave(&self, bytes: u64, charged: u64) {
         if self.fork.is_child() {
             // Locks of the frames may be held for ever.
