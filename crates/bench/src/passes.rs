@@ -38,7 +38,6 @@ pub(crate) enum Way {
     Ours {
         threads: usize,
         memory: u64,
-        ordered: bool,
         uncached: bool,
     },
 }
@@ -70,9 +69,8 @@ impl Pass {
             Way::Ours {
                 threads,
                 memory,
-                ordered,
                 uncached,
-            } => ours(&self.folder, threads, memory, ordered, uncached)?,
+            } => ours(&self.folder, threads, memory, uncached)?,
         };
         Ok(Passed {
             names,
@@ -95,18 +93,12 @@ impl Pass {
 }
 
 /// A walk of ours: names, and the share of them that were in memory.
-fn ours(
-    folder: &Path,
-    threads: usize,
-    memory: u64,
-    ordered: bool,
-    uncached: bool,
-) -> io::Result<(usize, f64)> {
+fn ours(folder: &Path, threads: usize, memory: u64, uncached: bool) -> io::Result<(usize, f64)> {
     let cache = Cache::builder().memory(memory).build()?;
     let directory = cache.directory(folder)?;
     let walk = directory.walk(".").threads(threads);
     let mut names = 0;
-    for entry in walk.ordered(ordered).uncached(uncached) {
+    for entry in walk.uncached(uncached) {
         black_box(entry?.metadata()?);
         names += 1;
     }

@@ -38,8 +38,10 @@
 //! That of [`bar`] and of the folio's counts.
 
 mod bar;
+mod error;
 
 pub(crate) use bar::PinBar;
+pub use error::PinError;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
@@ -50,8 +52,7 @@ use std::ops::Range;
 
 use crate::counters::{bump, read};
 use crate::fill::{FolioUse, Reader};
-use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
-use crate::holder::Holder;
+use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, MOST_PINS, Operation, flag};
 use crate::pins::DEVICE_WRITES;
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
@@ -92,50 +93,6 @@ impl PinMode {
 
     const fn hold(self) -> Hold {
         Hold::pin(self.long_term, self.device_writes)
-    }
-}
-
-/// Why bytes of a file cannot be pinned.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PinError {
-    /// A truncate, a hole punch or a first mapping waits for pins of the range. Try again later.
-    #[error("a truncate, hole punch or first mapping of the range waits for its pins to end")]
-    Barred,
-    /// Pins already hold as much memory, or as many blocks of 2 MiB, as they may.
-    #[error(
-        "{wanted} bytes more: pins hold {pinned} already, of at most {most} together with what else cannot be \
-         reclaimed; held by {}", list(.holders)
-    )]
-    TooMuch {
-        /// Bytes of the folio that is too much.
-        wanted: u64,
-        /// Bytes of all folios that are pinned.
-        pinned: u64,
-        /// The most that pins may hold.
-        most: u64,
-        /// Some of the ranges that they hold.
-        holders: Vec<Holder>,
-    },
-    /// Another error.
-    #[error("{0}")]
-    Failed(#[from] Errno),
-}
-
-/// Ranges as a message has them.
-fn list(holders: &[Holder]) -> String {
-    let list: Vec<_> = holders.iter().map(Holder::to_string).collect();
-    list.join("; ")
-}
-
-impl PinError {
-    /// The error number, for C.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Barred => Errno::EAGAIN,
-            Self::TooMuch { .. } => Errno::ENOBUFS,
-            Self::Failed(errno) => *errno,
-        }
     }
 }
 
@@ -248,6 +205,7 @@ impl fmt::Debug for FolioPin {
 enum Refused {
     Barred,
     TooMuch,
+    TooMany,
 }
 
 /// Whether a folio that has the first of `pages` has all of them that lie in it.
@@ -340,7 +298,10 @@ impl AddressSpace {
         // No memory is held over the waits below.
         *prepared = None;
         let seen = locked.state.load();
-        if pin.mode.device_writes && seen.has(flag::WRITEBACK) {
+        if pin.mode.device_writes
+            && seen.has(flag::WRITEBACK)
+            && !foliocache_sync::planted!(pinned_while_it_is_written)
+        {
             // It is not being written from a copy.
             drop(locked);
             drop(self.lock_awaited());
@@ -358,7 +319,9 @@ impl AddressSpace {
             self.mm().move_for_pin(&locked);
         }
         let seen = locked.state.load();
-        self.keep_used(&locked, seen);
+        if !foliocache_sync::planted!(pin_no_use_of_an_uncached_folio) {
+            self.keep_used(&locked, seen);
+        }
         let (end, order) = (locked.end(), locked.order());
         let from = pin.bytes.start.max(page.pos());
         let bytes = from..pin.bytes.end.min(end.pos());
@@ -414,7 +377,7 @@ impl AddressSpace {
             return Err(Refused::Barred);
         }
         let before = locked.add_hold(pin.mode.hold());
-        let before = before.ok_or(Refused::TooMuch)?;
+        let before = before.ok_or(Refused::TooMany)?;
         let within = self.count_pin(locked, before, pin.mode);
         let refused = match (within, barred()) {
             (false, _) => Some(Refused::TooMuch),
@@ -430,6 +393,9 @@ impl AddressSpace {
             let first = part(PageIndex::of(pin.bytes.start).0) as usize;
             self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
         }
+        if foliocache_sync::planted!(pinned_off_the_queues) {
+            mm.lru.lock().remove(&mm.folios, locked.folio());
+        }
         pin.folios.push(mm.folios.id(locked.folio()));
         Ok(())
     }
@@ -441,6 +407,7 @@ impl AddressSpace {
         let now = mm.unreclaimable();
         match refused {
             Refused::Barred => PinError::Barred,
+            Refused::TooMany => PinError::TooMany { most: MOST_PINS },
             Refused::TooMuch => PinError::TooMuch {
                 wanted: 1 << (order + PAGE_SHIFT),
                 pinned: now.pinned_pages << PAGE_SHIFT,
@@ -565,5 +532,45 @@ impl Mm {
     pub(crate) fn nr_to_write(&self) -> u64 {
         let stay_dirty = self.pins.device_writes() + read(&self.holding.for_io);
         (self.counts.not_durable()).saturating_sub(stay_dirty)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::records::{BackingDevInfo, BdiKind, MmConfig};
+    use crate::test_store::Sink;
+    use foliocache_sync::thread;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// A pin that took the lock of the queues would wait for it here.
+    #[test]
+    fn a_pin_of_a_cached_folio_leaves_the_queues_alone() {
+        let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 1 << 20);
+        let handle = ReadaheadState::new();
+        // Large folios are split once for a long-term pin, and small ones moved.
+        let modes = [PinMode::READ, PinMode::READ.long_term()];
+        let pin = || {
+            for mode in modes {
+                drop(file.pin(&handle, 5000..9 << 12, mode).unwrap());
+            }
+        };
+        for _ in 0..3 {
+            pin();
+        }
+        let queues = mm.lru.lock();
+        let (done, is_done) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                pin();
+                let _ = done.send(());
+            });
+            let ended = is_done.recv_timeout(Duration::from_secs(5));
+            drop(queues);
+            ended.expect("pins that wait for no lock of the queues");
+        });
     }
 }

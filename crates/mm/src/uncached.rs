@@ -230,3 +230,41 @@ impl Mm {
         dropped
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::iov::IovIter;
+    use crate::records::{BackingDevInfo, BdiKind, MmConfig};
+    use crate::test_store::Sink;
+    use crate::types::PAGE_SIZE;
+    use foliocache_sync::thread;
+
+    #[test]
+    fn a_folio_that_is_locked_when_it_would_be_dropped_stays_and_is_counted() {
+        let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 4 << 20);
+        let handle = ReadaheadState::new();
+        let read = |page: u64| {
+            let mut bytes = vec![0; 8 * PAGE_SIZE];
+            let mut iocb = Iocb::at(page << 12);
+            iocb.uncached = true;
+            let mut iter = IovIter::destination(&mut bytes);
+            assert_eq!(file.read(&handle, &mut iocb, &mut iter), Ok(bytes.len()));
+        };
+        read(0);
+        // Page 8 was read ahead.
+        let locked = file.lock_folio(PageIndex(8)).expect("it is there");
+        let pages = locked.nr_pages();
+        thread::scope(|scope| {
+            let reads = scope.spawn(|| (8..8 + pages).step_by(8).for_each(read));
+            reads.join().unwrap();
+        });
+        drop(locked);
+        let stats = file.stats();
+        assert_eq!(stats.uncached.failed_locked_pages, pages, "{stats:?}");
+        assert!(stats.resident_pages >= pages);
+        assert!(file.lock_folio(PageIndex(8)).is_some());
+    }
+}

@@ -76,6 +76,7 @@ mod planted;
 mod prefetch;
 pub mod rank;
 pub mod rcu;
+pub mod retired;
 pub mod seqcount;
 mod shard;
 pub mod time;

@@ -14,7 +14,7 @@ use crate::joined::joined;
 use crate::metadata::Metadata;
 
 /// Entries read ahead of the caller.
-pub(crate) const BATCH: usize = 256;
+const BATCH: usize = 256;
 
 /// The directory of an entry.
 struct Listed {

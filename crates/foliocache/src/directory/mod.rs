@@ -37,7 +37,6 @@ use crate::mount::{Backing, VfsMount};
 use crate::parent_only::{Forked, ParentOnly};
 use crate::rights::Rights;
 
-pub(crate) use self::entries::BATCH;
 pub use self::entries::{DirEntry, ReadDir};
 pub use self::open_options::OpenOptions;
 

@@ -4,8 +4,7 @@
 //!
 //! ```text
 //!  Walk ──into_iter──▶ one thread: the caller reads directories as it goes, depth first     (steps)
-//!                   ├▶ several: each does so below a directory that it took, into one queue  (team)
-//!                   └▶ several, ordered: the caller does so, and they read those that come   (ahead)
+//!                   └▶ several: each does so below a directory that it took, into one queue  (team)
 //! ```
 //!
 //! Entries come from the caches of names, or past them with their attributes (uncached).
@@ -13,13 +12,11 @@
 //! Each directory is opened from the one that it was found in, without following a link: what is moved
 //! meanwhile takes no walk out of its start.
 
-mod ahead;
 mod read;
 mod steps;
 mod team;
 #[cfg(test)]
 mod tests;
-mod threads;
 mod uncached;
 
 use foliocache_sync::Arc;
@@ -33,7 +30,6 @@ use std::path::{Path, PathBuf};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
-use ahead::Ahead;
 use steps::Steps;
 use team::Team;
 
@@ -102,20 +98,17 @@ impl Walk {
         }
     }
 
-    /// How many threads read directories. Default: 1, the caller's own. Several read ahead of the caller, within a bound.
+    /// How many threads walk, each below a directory that it took. Default: 1, the caller's own, which also an
+    /// [`ordered`](Self::ordered) walk has.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Whether entries come sorted by name, and all of a directory right after it: the same by any
-    /// number of threads. Without, entries come as they are found.
+    /// Whether entries come sorted by name, and all of a directory right after it. Without, entries come as they are found.
     ///
-    /// All names of a directory are read before its first entry is returned, and those of the directories above an entry stay in
-    /// memory. Several [`threads`](Self::threads) also read the next directories: at most 32 for each thread, and 32768 entries in
-    /// all. The caller waits for a directory that a thread is reading. It reads the other ones itself: those that no thread has
-    /// reached, the rest of those that had no room, targets of followed links, and directories whose entry does not say
-    /// that they are directories.
+    /// The caller reads the directories itself, whatever [`threads`](Self::threads) says. All names of a directory are read
+    /// before its first entry is returned, and those of the directories above an entry stay in memory.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
@@ -159,14 +152,12 @@ impl IntoIterator for Walk {
     fn into_iter(self) -> WalkIter {
         let start = Box::new(self.job());
         let walk = &Arc::new(self);
-        let caller = |start, ahead| By::Caller(Box::new(Steps::new(walk, start, ahead)));
+        let caller = |start| By::Caller(Box::new(Steps::new(walk, start)));
         WalkIter(match walk.threads {
-            1 => caller(start, None),
-            threads if walk.ordered => caller(start, Ahead::new(walk, threads)),
-            threads => match Team::new(walk, start, threads) {
-                Ok(team) => By::Team(team),
-                Err(start) => caller(start, None),
-            },
+            threads if threads > 1 && !walk.ordered => {
+                Team::new(walk, start, threads).map_or_else(caller, By::Team)
+            }
+            _ => caller(start),
         })
     }
 }
@@ -174,7 +165,7 @@ impl IntoIterator for Walk {
 /// The entries below a directory. An unreadable directory is an error among them, and the walk goes on with the rest.
 ///
 /// An entry that is there throughout is returned once, unless it or a directory above it is moved meanwhile. A panic in a thread is
-/// `EIO` for the directory that it read or, out of order, for the one that it walked.
+/// `EIO` for the directory that it walked.
 ///
 /// Memory in order: see [`Walk::ordered`]. Out of order each thread has a directory open for each level of its depth, and up to
 /// 256 entries of each, an [uncached](Walk::uncached) walk some 2000. For each thread at most 4 directories and 4 times 128 entries wait for others. None of that grows with the

@@ -35,11 +35,6 @@ impl Uncached {
         }
     }
 
-    /// Whether nothing is left.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended && self.next >= self.entries.len()
-    }
-
     /// The next entry. An error is the last one.
     pub(super) fn next(&mut self) -> Option<Result<Found<'_>, Errno>> {
         if self.next == self.entries.len() && !self.ended {

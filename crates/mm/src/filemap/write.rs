@@ -94,8 +94,12 @@ impl AddressSpace {
         self.write_on(iocb, iter, hit)
     }
 
+    /// As [`AddressSpace::write`], after [`AddressSpace::overwrite`] wrote the `done` bytes before.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::write`], if `done` is 0.
     #[cold]
-    fn write_on(
+    pub fn write_on(
         self: &Arc<Self>,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
@@ -236,6 +240,9 @@ impl AddressSpace {
         let (mut faulted, mut retries) = (false, 0);
         while iter.remaining() > 0 {
             let piece = iter.remaining().min(limit);
+            if foliocache_sync::planted!(source_faulted_in_first) {
+                iter.fault_in(piece);
+            }
             let locked = self.folio_for_write(iocb, (piece, small), &mut prepared)?;
             let room = (locked.end().pos() - iocb.pos) as usize;
             let len = piece.min(room);
@@ -260,6 +267,8 @@ impl AddressSpace {
                 Progress::Fault => {
                     // Resolving a fault may take long; others may need the memory meanwhile.
                     prepared = None;
+                    let _locked = foliocache_sync::planted!(fault_under_the_folio_lock)
+                        .then(|| self.lock_folio(PageIndex::of(iocb.pos)));
                     // Faulted in just now and no progress again: the memory is bad.
                     if faulted || !iter.fault_in(len.min(PAGE_SIZE)) {
                         return Err(Errno::EFAULT);
@@ -414,7 +423,8 @@ impl AddressSpace {
                 let last = grains::of(order, offset + stopped.copied - 1);
                 let reached = offset + stopped.copied;
                 // A fresh grain that is half written does not count: it cannot be read yet.
-                if fresh & last != 0 && !reached.is_multiple_of(grains::size(order)) {
+                let half = fresh & last != 0 && !reached.is_multiple_of(grains::size(order));
+                if half && !foliocache_sync::planted!(half_written_grain_uptodate) {
                     return Ok(Some(Progress::TryShorter(stopped.copied)));
                 }
                 stopped.copied

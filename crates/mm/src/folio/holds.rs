@@ -79,6 +79,9 @@ const DEVICE_WRITES: Field = Field {
 };
 const FIELDS: [Field; 4] = [VIEWS, SHORT_PINS, LONG_PINS, DEVICE_WRITES];
 
+/// Pins of one term that a folio can have.
+pub(crate) const MOST_PINS: u32 = (1 << SHORT_PINS.bits) - 1;
+
 const PINS: u64 = SHORT_PINS.mask() | LONG_PINS.mask();
 
 /// One view or pin: what it adds to the counts.

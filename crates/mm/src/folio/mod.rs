@@ -45,7 +45,7 @@ mod may;
 mod pool;
 pub(crate) mod state;
 
-pub(crate) use holds::{Hold, HoldCounts};
+pub(crate) use holds::{Hold, HoldCounts, MOST_PINS};
 pub(crate) use may::Operation;
 pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;
