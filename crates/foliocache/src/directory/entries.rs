@@ -238,7 +238,7 @@ impl Directory {
         })
     }
 
-    /// What a caller is shown of these attributes.
+    /// These attributes as a caller sees them.
     pub(crate) fn metadata_of(&self, attr: Attr) -> Metadata {
         Metadata::new(attr, self.mount().dev())
     }

@@ -217,7 +217,7 @@ pub struct WalkEntry {
     kind: FileKind,
     depth: usize,
     follow: bool,
-    /// What was asked for when the directory was read.
+    /// The attributes, if they were read with the directory.
     attr: Option<Result<Attr, Errno>>,
 }
 

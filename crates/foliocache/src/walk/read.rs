@@ -46,7 +46,7 @@ pub(super) struct Open {
 
 /// Where the entries of a directory are.
 pub(super) struct WalkDir {
-    /// What the entries are asked for: the directory, or one above it if names are not cached.
+    /// The directory through which entries are asked for: this one, or one above it if names are not cached.
     directory: Arc<Directory>,
     /// Bytes of the path that lead to `directory`.
     prefix: usize,

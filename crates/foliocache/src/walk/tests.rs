@@ -1,4 +1,4 @@
-//! What walks hold, and what becomes of them where threads are slow, fast or panic.
+//! The memory that walks hold, and walks whose threads are slow, fast or panic.
 
 use super::team::{BATCH, WAITING};
 use super::{By, WalkIter};

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use super::{Walk, WalkEntry};
 use crate::error::{Operation, Result};
 
-/// What a directory says of an entry.
+/// An entry of a directory.
 pub(super) struct Found<'a> {
     pub(super) name: &'a OsStr,
     pub(super) kind: FileKind,

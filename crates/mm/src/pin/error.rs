@@ -23,7 +23,7 @@ pub enum PinError {
         pinned: u64,
         /// The most that pins may hold.
         most: u64,
-        /// What they hold, some of it.
+        /// Some of the ranges that they hold.
         holders: Vec<Holder>,
     },
     /// A page of the range has as many short-term pins, or long-term ones, as can be counted.
