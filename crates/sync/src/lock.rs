@@ -21,9 +21,9 @@ use crate::facade::imp;
 pub use crate::facade::imp::MutexGuard;
 pub use crate::facade::imp::{RwLockReadGuard, RwLockWriteGuard};
 #[cfg(shuttle)]
-pub use crate::guard::MutexGuard;
+pub use crate::model::guard::MutexGuard;
 #[cfg(shuttle)]
-use crate::virtual_time::Queue;
+use crate::model::virtual_time::Queue;
 use std::sync::{PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
