@@ -16,12 +16,11 @@
 //! One call (`getdents64`) hands the kernel a buffer that this module owns.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::retry_on_intr;
 
 use crate::Errno;
@@ -67,48 +66,6 @@ pub fn openat(
     Ok(retry_on_intr(|| {
         fs::openat(dir, name, flags, mode_of(mode))
     })?)
-}
-
-/// Opens the file at `path` from `dir`, close-on-exec, resolved by the kernel with symbolic links followed: see
-/// [`stat_path`]. A new file gets the permissions `mode`, less the umask. May block.
-///
-/// # Errors
-///
-/// Those of `openat(2)`.
-pub fn open_path(
-    dir: BorrowedFd<'_>,
-    path: &CStr,
-    flags: OFlags,
-    mode: u32,
-) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC;
-    Ok(retry_on_intr(|| {
-        fs::openat(dir, path, flags, mode_of(mode))
-    })?)
-}
-
-/// The attributes of the file that `path` leads to from `dir`, resolved by the kernel with symbolic links followed:
-/// the path may have several components and leave `dir`. Allocates nothing. May block.
-///
-/// # Errors
-///
-/// Those of `statx(2)`.
-pub fn stat_path(dir: BorrowedFd<'_>, path: &CStr) -> Result<Stat, Errno> {
-    fd::stat_at(dir, path, AtFlags::empty())
-}
-
-/// Whether the kernel has `path` from `dir`, links followed, in its cache of names. Asks no file system and caches nothing.
-///
-/// # Errors
-///
-/// Those of `openat2(2)` but `EAGAIN`; `EINVAL` before Linux 5.12.
-pub fn is_in_kernel_cache(dir: BorrowedFd<'_>, path: &Path) -> Result<bool, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    match fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Ok(_) => Ok(true),
-        Err(rustix::io::Errno::AGAIN) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The attributes of `name` in `dir`. A symbolic link is not followed. May block.

@@ -24,12 +24,11 @@
 //! the call returns.
 #![allow(unsafe_code)]
 
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use rustix::fs::{self, AtFlags, Mode};
-use rustix::io::{ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
+use rustix::io::{ReadWriteFlags, retry_on_intr};
 
 use crate::Errno;
 use crate::clock::Timespec;
@@ -260,23 +259,13 @@ pub fn pwrite(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<(), Errno> {
 
 /// The kernel's `RWF_DONTCACHE` (Linux 6.14): pages that the call brings into the page cache leave
 /// it again.
-const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// One `preadv2(2)` with `RWF_DONTCACHE`; returns the bytes read, which may be fewer than `buf` has. May block.
+/// One `preadv2(2)` with `RWF_DONTCACHE` into `segments`, as many as it takes; returns the bytes read. May block.
 ///
 /// # Errors
 ///
 /// Those of `preadv2(2)`, except `EINTR`; `EOPNOTSUPP` where the kernel or the file system does not know the flag.
-pub fn pread_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-    let read = || preadv2(fd, &mut [IoSliceMut::new(buf)], pos, DONTCACHE);
-    Ok(retry_on_intr(read)?)
-}
-
-/// As [`pread_dontcache`], into `segments`, as many as one call takes.
-///
-/// # Errors
-///
-/// As [`pread_dontcache`].
 pub fn read_segments_dontcache(
     fd: BorrowedFd<'_>,
     pos: u64,
@@ -293,16 +282,6 @@ pub fn read_segments_dontcache(
     }
     let batch = segment::Batches::new(segments, segment::LONGEST).next();
     batch.map_or(Ok(0), |batch| moved(preadv_dontcache, fd, pos, &batch))
-}
-
-/// One `pwritev2(2)` with `RWF_DONTCACHE`; returns the bytes written, which may be fewer than `buf` has. May block.
-///
-/// # Errors
-///
-/// Those of `pwritev2(2)`, except `EINTR`; `EOPNOTSUPP` where the kernel or the file system does not know the flag.
-pub fn pwrite_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<usize, Errno> {
-    let write = || pwritev2(fd, &[IoSlice::new(buf)], pos, DONTCACHE);
-    Ok(retry_on_intr(write)?)
 }
 
 /// Makes the file's data, and the attributes needed to read it back, durable. May block long.
