@@ -55,9 +55,7 @@ use crate::listed::Listed;
 use crate::nodes::Nodes;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use foliocache_sync::background::{self, Panics};
 use foliocache_sync::rank::LeafMutex;
-use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, sleep};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
@@ -324,21 +322,8 @@ impl News {
         self.wake.set();
     }
 
-    /// Starts the thread.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        names: Arc<SuperBlock>,
-        nodes: Arc<Nodes>,
-        device: Device,
-        panics: &Arc<Panics>,
-    ) -> io::Result<JoinHandle<()>> {
-        let news = Arc::clone(self);
-        background::spawn("kernel-news", panics, move || {
-            news.run(&names, &nodes, &device);
-        })
-    }
-
-    fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
         loop {
             self.wake.wait(names.news_fd());
             let mut state = self.state.lock();
