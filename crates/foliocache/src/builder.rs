@@ -152,10 +152,8 @@ impl CacheBuilder {
             )));
         }
         if self.fault_handlers {
-            usercopy::install_handlers().map_err(|errno| Error::Cache {
-                operation: Operation::InstallHandlers,
-                errno,
-            })?;
+            let installed = usercopy::install_handlers();
+            installed.map_err(Error::of_cache(Operation::InstallHandlers))?;
         }
         let mm = Mm::new(self.config)?;
         if let Some(wait) = self.pin_wait {

@@ -265,6 +265,20 @@ fn display_failed(files: &[FailedFile]) -> String {
 }
 
 impl Error {
+    /// The error of an operation on the file or directory at `path`.
+    pub(crate) fn at(operation: Operation, path: &Path) -> impl Fn(Errno) -> Self + Copy {
+        move |errno| Self::Path {
+            operation,
+            path: path.to_owned(),
+            errno,
+        }
+    }
+
+    /// The error of an operation on the cache.
+    pub(crate) fn of_cache(operation: Operation) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Cache { operation, errno }
+    }
+
     /// The error number that says the same.
     pub fn errno(&self) -> Errno {
         match self {

@@ -142,11 +142,7 @@ impl File {
 
     #[cold]
     pub(crate) fn path_error(&self, operation: Operation, errno: Errno) -> Error {
-        Error::Path {
-            operation,
-            path: self.path.clone(),
-            errno,
-        }
+        Error::at(operation, &self.path)(errno)
     }
 
     pub(crate) fn check_fork(&self) -> Result<(), Errno> {

@@ -3,6 +3,8 @@
 use foliocache_sys::Errno;
 use foliocache_vfs::{OpenFlags, OpenHow};
 
+use crate::error::Operation;
+
 /// The setters of options for opening a file, as those of [`std::fs::OpenOptions`]. They change the field `how`.
 /// `$umask` says when the umask was read.
 macro_rules! setters {
@@ -102,4 +104,12 @@ pub(crate) fn checked(mut how: OpenHow) -> Result<OpenHow, Errno> {
         return Err(Errno::EINVAL);
     }
     Ok(how)
+}
+
+/// The operation of an open, for its errors.
+pub(crate) fn operation(how: &OpenHow) -> Operation {
+    match how.create || how.exclusive {
+        true => Operation::Create,
+        false => Operation::Open,
+    }
 }
