@@ -197,17 +197,11 @@ impl Operation {
     /// Whether it changes names or attributes, which a read-only directory refuses.
     pub(crate) fn changes_names(self) -> bool {
         use Operation::*;
-        let changes = [
-            Create,
-            CreateDir,
-            Remove,
-            Rename,
-            HardLink,
-            Symlink,
-            SetMetadata,
-            SetXattr,
-        ];
-        changes.contains(&self)
+        let of_names = matches!(
+            self,
+            Create | CreateDir | Remove | Rename | HardLink | Symlink
+        );
+        of_names || matches!(self, SetMetadata | SetXattr)
     }
 }
 
