@@ -35,9 +35,9 @@
 
 use crate::device::Device;
 use crate::entry::TTL;
+use foliocache_sync::Condvar;
 use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::Condvar;
 use foliocache_vfs::Inode;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

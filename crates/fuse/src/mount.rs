@@ -243,21 +243,10 @@ impl Mount {
             .map_err(|error| MountError::Refused(error.to_string()))?;
         let conn = FuseConn::new(&names, options);
         let conn = Arc::new(conn.map_err(|errno| MountError::Thread(errno.into()))?);
-        let counters = Arc::clone(&conn.counters);
-        let kernel_pages = Arc::clone(&conn.kernel_pages);
-        let panics = Arc::clone(&conn.panics);
-        let pruner = Arc::clone(&conn.pruner);
-        let nodes = Arc::clone(&conn.nodes);
-        let news = Arc::clone(&conn.news);
-        let unopened = Arc::clone(&conn.unopened);
-        let linking = Arc::clone(&conn.linking);
-        let stale = Arc::clone(&conn.stale);
-        let kernel_opens = conn.kernel_opens;
         let threads = options.threads.max(1);
-        let read_only = options.is_read_only(&names);
-        let server = Server::new(conn, threads);
+        let server = Server::new(Arc::clone(&conn), threads);
         let workers = Arc::clone(&server.workers);
-        let config = config(options, read_only);
+        let config = config(options, options.is_read_only(&names));
         let session = Session::new(server, &mount_point, &config)
             .map_err(|error| MountError::of_mount(&error))?;
         let device =
@@ -265,7 +254,7 @@ impl Mount {
         // An empty request: tells whether the kernel knows the message.
         let can_prune = device.prune(&[]);
         match &can_prune {
-            Ok(()) => nodes.keep_names(),
+            Ok(()) => conn.nodes.keep_names(),
             Err(error) => tracing::info!(
                 %error,
                 "this kernel cannot be asked to forget inodes: those that it remembers are kept"
@@ -278,19 +267,19 @@ impl Mount {
             device,
             threads,
             workers,
-            panics,
-            counters,
-            kernel_pages,
-            news,
-            pruner,
-            unopened: kernel_opens.then_some(unopened),
-            linking,
-            stale,
+            panics: Arc::clone(&conn.panics),
+            counters: Arc::clone(&conn.counters),
+            kernel_pages: Arc::clone(&conn.kernel_pages),
+            news: Arc::clone(&conn.news),
+            pruner: Arc::clone(&conn.pruner),
+            unopened: conn.kernel_opens.then(|| Arc::clone(&conn.unopened)),
+            linking: Arc::clone(&conn.linking),
+            stale: Arc::clone(&conn.stale),
             threads_beside: Vec::new(),
         };
         let beside = Beside {
             names,
-            nodes,
+            nodes: Arc::clone(&conn.nodes),
             can_prune: can_prune.is_ok(),
         };
         mount
