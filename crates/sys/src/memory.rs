@@ -28,7 +28,7 @@
 mod anonymous;
 pub(crate) mod cgroup;
 mod page_vec;
-mod resident;
+pub(crate) mod resident;
 mod shared;
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,7 @@ use crate::Errno;
 use crate::event::Event;
 use crate::lock::Arc;
 use crate::memory::cgroup::{Group, field};
+use crate::memory::resident::kib_in;
 use events::Events;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs;
@@ -222,16 +223,11 @@ impl Monitor {
 
     fn machine(&self) -> Option<Level> {
         let text = fs::read_to_string(self.proc.join("meminfo")).ok()?;
-        let bytes = |name| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-            Some(kib << 10)
-        };
-        let limit = bytes("MemTotal:")?;
+        let limit = kib_in(&text, "MemTotal")?;
         Some(Level {
             kind: LevelKind::Machine,
             limit,
-            used: limit.saturating_sub(bytes("MemAvailable:")?),
+            used: limit.saturating_sub(kib_in(&text, "MemAvailable")?),
         })
     }
 }

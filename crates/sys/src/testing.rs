@@ -1,4 +1,4 @@
-//! Calls that only tests and benchmarks make: the kernel's side of a comparison with it.
+//! Calls that only tests and benchmarks make, most of them the kernel's side of a comparison with it.
 //!
 //! # Safety
 //!
@@ -9,6 +9,7 @@
 use core::ptr::{self, NonNull};
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -97,6 +98,17 @@ pub fn is_in_kernel_cache(dir: BorrowedFd<'_>, path: &Path) -> Result<bool, Errn
         Err(rustix::io::Errno::AGAIN) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the calling thread survives a fault that is resolved inline: it does not block SIGBUS. A system call.
+pub fn thread_can_fault() -> bool {
+    let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: asks for the mask, and has room for it.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), blocked.as_mut_ptr()) };
+    // SAFETY: all zeros is a set, and the call has filled it.
+    let blocked = unsafe { blocked.assume_init() };
+    // SAFETY: a set, and a signal.
+    unsafe { libc::sigismember(&blocked, libc::SIGBUS) == 0 }
 }
 
 /// A shared mapping of a file's bytes. Unmapped when it is dropped.

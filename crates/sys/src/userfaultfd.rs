@@ -421,17 +421,6 @@ pub fn resolve_inline(
     }
 }
 
-/// Whether the calling thread survives a fault that is resolved inline: it does not block SIGBUS. A system call.
-pub fn thread_can_fault() -> bool {
-    let mut blocked = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: asks for the mask, and has room for it.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), blocked.as_mut_ptr()) };
-    // SAFETY: all zeros is a set, and the call has filled it.
-    let blocked = unsafe { blocked.assume_init() };
-    // SAFETY: a set, and a signal.
-    unsafe { libc::sigismember(&blocked, libc::SIGBUS) == 0 }
-}
-
 /// `done` is the negative error number where there was no progress.
 fn progress(done: i64, called: Result<(), Errno>) -> Progress {
     Progress {
