@@ -19,6 +19,8 @@
 
 mod close;
 mod single;
+#[cfg(feature = "testing")]
+mod testing;
 
 use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::{Holder, Mm, MmStats as CacheStats};
@@ -202,33 +204,6 @@ impl Cache {
         let path = PathBuf::from(fs.kind());
         let mount = VfsMount::new(Backing::Memory(Arc::new(fs)), path, false);
         Directory::root(&mount, false)
-    }
-
-    /// A file of `size` bytes over `store`, alone on its file system, open `handles` times.
-    ///
-    /// # Errors
-    /// No memory left in the bound, or no thread.
-    #[cfg(feature = "testing")]
-    #[doc(hidden)]
-    pub fn open_store(
-        &self,
-        store: Arc<dyn foliocache_mm::AddressSpaceOperations>,
-        size: u64,
-        handles: usize,
-    ) -> Result<Vec<crate::File>> {
-        use crate::testing;
-        use foliocache_vfs::OpenFlags;
-        let path = PathBuf::from(store.describe());
-        let inode = testing::file_over(&self.inner.mm, store, size)?;
-        let memory = Backing::Memory(Arc::new(MemFs::new(&self.inner.mm)?));
-        let mount = VfsMount::new(memory, path.clone(), false);
-        let open = |_| {
-            let open = testing::open(&inode, OpenFlags::READ_WRITE);
-            let open = open.map_err(Error::of_cache(Operation::Open))?;
-            let rights = crate::rights::Rights::default();
-            Ok(crate::File::new(open, &mount, rights, path.clone()))
-        };
-        (0..handles).map(open).collect()
     }
 
     /// Changes the bound on all memory, in bytes or as text such as `"512M"`.

@@ -143,15 +143,9 @@ pub use foliocache_mm::{
     VmaAccess as MapAccess, show,
 };
 #[doc(inline)]
-pub use foliocache_sys::Errno;
-#[doc(inline)]
-pub use foliocache_sys::clock::Timespec;
-#[doc(inline)]
-pub use foliocache_sys::fd::LockKind;
-#[doc(inline)]
-pub use foliocache_sys::uring::EngineStats;
-#[doc(inline)]
-pub use foliocache_sys::userfaultfd::OpenError as FaultsError;
+pub use foliocache_sys::{
+    Errno, clock::Timespec, fd::LockKind, uring::EngineStats, userfaultfd::OpenError as FaultsError,
+};
 #[doc(inline)]
 pub use foliocache_vfs::{
     Advice, Attr, Attributes, Credentials, Device, FileKind, RenameMode, StatFs,
