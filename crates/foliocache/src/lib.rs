@@ -111,6 +111,7 @@ mod range;
 mod raw;
 mod read_batch;
 mod rights;
+mod setters;
 mod size;
 #[cfg(feature = "testing")]
 mod testing;
