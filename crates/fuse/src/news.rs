@@ -84,7 +84,7 @@ struct Expected {
     ended: u64,
 }
 
-/// What the kernel is to be told.
+/// News for the kernel.
 #[derive(Default)]
 struct Untold {
     /// Names to tell; the value is true for directories.

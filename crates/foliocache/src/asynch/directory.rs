@@ -255,7 +255,7 @@ impl AsyncDirectory {
         checked.map_err(|errno| self.directory.error(operation, path, errno))
     }
 
-    /// What the cache knows; else a worker calls.
+    /// The known result; without one a worker calls.
     async fn known_or<V: Send + 'static>(
         &self,
         known: Option<Result<V>>,
