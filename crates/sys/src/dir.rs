@@ -21,10 +21,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
-use rustix::io::retry_on_intr;
 
 use crate::Errno;
-use crate::fd::{self, FileKind, Stat};
+use crate::fd::{self, FileKind, Stat, uninterrupted};
 
 pub mod mount;
 mod reader;
@@ -63,9 +62,7 @@ pub fn openat(
 ) -> Result<OwnedFd, Errno> {
     let name = component(name)?;
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    Ok(retry_on_intr(|| {
-        fs::openat(dir, name, flags, mode_of(mode))
-    })?)
+    uninterrupted(|| fs::openat(dir, name, flags, mode_of(mode)))
 }
 
 /// The attributes of `name` in `dir`. A symbolic link is not followed. May block.
@@ -86,7 +83,7 @@ pub fn fstatat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, Errno> {
 /// Those of `mkdirat(2)`.
 pub fn mkdirat(dir: BorrowedFd<'_>, name: &OsStr, mode: u32) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::mkdirat(dir, name, mode_of(mode)))?)
+    uninterrupted(|| fs::mkdirat(dir, name, mode_of(mode)))
 }
 
 /// Makes a file, pipe, socket or device node; `mode` is subject to the umask. `rdev` (a `dev_t`)
@@ -107,9 +104,7 @@ pub fn mknodat(
         return Err(Errno::EINVAL);
     }
     let kind = fs::FileType::from_raw_mode(kind.mode_bits());
-    Ok(retry_on_intr(|| {
-        fs::mknodat(dir, name, kind, mode_of(mode), rdev)
-    })?)
+    uninterrupted(|| fs::mknodat(dir, name, kind, mode_of(mode), rdev))
 }
 
 /// Makes a symbolic link `name` in `dir` that holds `target`, which may be any path. May block.
@@ -119,7 +114,7 @@ pub fn mknodat(
 /// Those of `symlinkat(2)`; `EINVAL` for a target with NUL.
 pub fn symlinkat(target: &OsStr, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::symlinkat(target, dir, name))?)
+    uninterrupted(|| fs::symlinkat(target, dir, name))
 }
 
 /// The target of the symbolic link `link`, an `O_PATH` descriptor of the link itself. May block.
@@ -158,7 +153,7 @@ pub fn link_fd(file: BorrowedFd<'_>, new_dir: BorrowedFd<'_>, new: &OsStr) -> Re
 /// Those of `unlinkat(2)`.
 pub fn unlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::unlinkat(dir, name, AtFlags::empty()))?)
+    uninterrupted(|| fs::unlinkat(dir, name, AtFlags::empty()))
 }
 
 /// Removes an empty directory. May block.
@@ -168,9 +163,7 @@ pub fn unlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
 /// Those of `unlinkat(2)`; `ENOTEMPTY` when something is in it.
 pub fn rmdirat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| {
-        fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
-    })?)
+    uninterrupted(|| fs::unlinkat(dir, name, AtFlags::REMOVEDIR))
 }
 
 /// How `rename` treats an existing target.
@@ -210,7 +203,5 @@ pub fn renameat2(
         RenameMode::Exchange => RenameFlags::EXCHANGE,
         RenameMode::Whiteout => RenameFlags::WHITEOUT,
     };
-    Ok(retry_on_intr(|| {
-        fs::renameat_with(old_dir, old, new_dir, new, flags)
-    })?)
+    uninterrupted(|| fs::renameat_with(old_dir, old, new_dir, new, flags))
 }

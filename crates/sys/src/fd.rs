@@ -68,9 +68,7 @@ pub const IOV_MAX: usize = 1024;
 /// Those of `open(2)`.
 pub fn open(path: &Path, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(mode);
-    Ok(retry_on_intr(|| {
-        fs::open(path, flags | OFlags::CLOEXEC, mode)
-    })?)
+    uninterrupted(|| fs::open(path, flags | OFlags::CLOEXEC, mode))
 }
 
 /// The path under `/proc` through which a descriptor can be opened again or named in a call that
@@ -93,7 +91,12 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     open(Path::new(&proc_path(fd)), flags.difference(drop), 0)
 }
 
-/// Runs a libc call until it is no longer interrupted by a signal.
+/// Makes a call until no signal interrupts it.
+pub(crate) fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, Errno> {
+    Ok(retry_on_intr(call)?)
+}
+
+/// As [`uninterrupted`], of a call of libc.
 fn retrying(mut call: impl FnMut() -> libc::ssize_t) -> Result<usize, Errno> {
     loop {
         match usize::try_from(call()).map_err(|_| Errno::last_os_error()) {
@@ -291,7 +294,7 @@ pub fn read_segments_dontcache(
 /// Those of `fdatasync(2)`. After an error the kernel counts the failed pages as clean: the data must be written
 /// again, not only synced again. On ext4 success is not enough, see [`check_journal`].
 pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(retry_on_intr(|| fs::fdatasync(fd))?)
+    uninterrupted(|| fs::fdatasync(fd))
 }
 
 /// Makes the file's data and all its attributes durable. May block long.
@@ -300,7 +303,7 @@ pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 ///
 /// Those of `fsync(2)`; see [`fdatasync`].
 pub fn fsync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(retry_on_intr(|| fs::fsync(fd))?)
+    uninterrupted(|| fs::fsync(fd))
 }
 
 /// Makes everything in the file system of `fd`, which is open for reading, durable. May block long.
@@ -378,7 +381,7 @@ pub fn sync_file_range(
 /// Those of `ftruncate(2)`.
 pub fn ftruncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
     off(size)?;
-    Ok(retry_on_intr(|| fs::ftruncate(fd, size))?)
+    uninterrupted(|| fs::ftruncate(fd, size))
 }
 
 /// Allocates blocks for a byte range; the size stays. May block.
@@ -388,7 +391,7 @@ pub fn ftruncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
 /// Those of `fallocate(2)`: `EOPNOTSUPP` when the file system cannot, `EINVAL` for a `len` of 0.
 pub fn allocate(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
     let flags = fs::FallocateFlags::KEEP_SIZE;
-    Ok(retry_on_intr(|| fs::fallocate(fd, flags, pos, len))?)
+    uninterrupted(|| fs::fallocate(fd, flags, pos, len))
 }
 
 /// Frees a byte range, which reads as zeros then; the size stays. May block.
@@ -398,7 +401,7 @@ pub fn allocate(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
 /// As [`allocate`].
 pub fn punch_hole(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
     let flags = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
-    Ok(retry_on_intr(|| fs::fallocate(fd, flags, pos, len))?)
+    uninterrupted(|| fs::fallocate(fd, flags, pos, len))
 }
 
 /// Asks the kernel to drop its clean cached pages of a byte range (`len` 0: to the end).
