@@ -6,7 +6,7 @@
 //! and without NUL; anything else is refused before the kernel sees it (`ENOENT` for an empty
 //! name, `EINVAL` otherwise). A symbolic link in the last place is never followed. So no name
 //! leads out of the directory it is looked up in. Names that are too long are left to the kernel
-//! (`ENAMETOOLONG`). [`stat_path`] alone goes wherever the kernel goes.
+//! (`ENAMETOOLONG`).
 //!
 //! Directory descriptors may be `O_PATH` ones, except for [`DirReader`], which opens the directory
 //! again by itself.
