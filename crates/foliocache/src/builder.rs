@@ -84,7 +84,7 @@ impl CacheBuilder {
         external_pressure(follow: bool) => config.external_pressure = follow;
 
         /// How the page faults of mapped files are resolved ([`File::map`](crate::File::map)). Default:
-        /// [`MappingFaults::Thread`](crate::MappingFaults::Thread).
+        /// [`MappingFaults::Thread`].
         mapping_faults(mode: MappingFaults) => config.fault_mode = mode;
 
         /// The most bytes that one page fault of a mapped file maps, rounded down to a power of two pages, and at least one

@@ -21,7 +21,7 @@
 //!
 //! # Locking
 //!
-//! `state`, a [`Leaf`](Rank::Leaf), protects the figures and the nodes that came back. Nodes are dropped after it
+//! `state`, a [`Leaf`](foliocache_sync::rank::Rank::Leaf), protects the figures and the nodes that came back. Nodes are dropped after it
 //! is released.
 
 use crate::device::Device;

@@ -21,7 +21,7 @@
 //!
 //! # Locking
 //!
-//! `state`, a [`Leaf`](Rank::Leaf), protects the list. A handle is cloned under it, and closed or handed to the node
+//! `state`, a [`Leaf`](foliocache_sync::rank::Rank::Leaf), protects the list. A handle is cloned under it, and closed or handed to the node
 //! after it is released.
 
 use crate::handles::FileHandle;
