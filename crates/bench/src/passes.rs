@@ -10,8 +10,9 @@
 //! and caches nothing. So its hits are those that the pass would have there.
 
 use foliocache::Cache;
-use foliocache_sys::dir::{self, entries, fstatat, read_entries};
+use foliocache_sys::dir::{entries, fstatat, read_entries};
 use foliocache_sys::fd::{self, FileKind, OFlags};
+use foliocache_sys::testing;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::io;
@@ -85,7 +86,7 @@ impl Pass {
         let (mut sampled, mut cached) = (0, 0);
         self.trees.each_file(SAMPLED, |path| {
             sampled += 1;
-            cached += usize::from(dir::is_in_kernel_cache(top.as_fd(), path)?);
+            cached += usize::from(testing::is_in_kernel_cache(top.as_fd(), path)?);
             Ok(())
         })?;
         Ok(cached as f64 / f64::from(sampled.max(1)))

@@ -35,16 +35,13 @@
 
 use crate::device::Device;
 use crate::entry::TTL;
-use foliocache_sync::background::{self, Panics};
+use foliocache_sync::Condvar;
 use foliocache_sync::rank::LeafMutex;
-use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Condvar};
 use foliocache_vfs::Inode;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 
 /// How long a look-up waits for the kernel to enter a pending name.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -360,17 +357,8 @@ impl Linking {
         }
     }
 
-    /// Starts the thread that tells the kernel of stale names.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        device: Device,
-        panics: &Arc<Panics>,
-    ) -> io::Result<JoinHandle<()>> {
-        let linking = Arc::clone(self);
-        background::spawn("fuse-linking", panics, move || linking.run(&device))
-    }
-
-    fn run(&self, device: &Device) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self, device: &Device) {
         let mut state = self.state.lock();
         while !state.stopped {
             let stale = std::mem::take(&mut state.stale);

@@ -18,7 +18,7 @@ const EVENT_PAUSE: Duration = Duration::from_millis(100);
 impl Mm {
     /// Starts the thread, which holds the cache only while it looks.
     pub(crate) fn start_following(self: &Arc<Self>, mut monitor: Monitor) -> Result<(), Errno> {
-        let waker = monitor.waker()?;
+        let waker = monitor.waker();
         let panics = self.panics();
         let mm = Arc::downgrade(self);
         let run = move || {

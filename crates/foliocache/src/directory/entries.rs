@@ -159,11 +159,8 @@ impl ReadDir {
             && let Err(errno) = self.fill()
         {
             self.ended = true;
-            return Some(Err(Error::Path {
-                operation: Operation::ReadDir,
-                path: self.listed.directory.path().to_owned(),
-                errno,
-            }));
+            let path = self.listed.directory.path();
+            return Some(Err(Error::at(Operation::ReadDir, path)(errno)));
         }
         self.read.take().map(Ok)
     }

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
+use crate::setters::setters;
 use steps::Steps;
 use team::Team;
 
@@ -98,50 +99,37 @@ impl Walk {
         }
     }
 
-    /// How many threads walk, each below a directory that it took. Default: 1, the caller's own, which also an
-    /// [`ordered`](Self::ordered) walk has.
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads.max(1);
-        self
-    }
+    setters! {
+        /// How many threads walk, each below a directory that it took. Default: 1, the caller's own, which also an
+        /// [`ordered`](Self::ordered) walk has.
+        threads(threads: usize) => threads = threads.max(1);
 
-    /// Whether entries come sorted by name, and all of a directory right after it. Without, entries come as they are found.
-    ///
-    /// The caller reads the directories itself, whatever [`threads`](Self::threads) says. All names of a directory are read
-    /// before its first entry is returned, and those of the directories above an entry stay in memory.
-    pub fn ordered(mut self, ordered: bool) -> Self {
-        self.ordered = ordered;
-        self
-    }
+        /// Whether entries come sorted by name, and all of a directory right after it. Without, entries come as they are found.
+        ///
+        /// The caller reads the directories itself, whatever [`threads`](Self::threads) says. All names of a directory are read
+        /// before its first entry is returned, and those of the directories above an entry stay in memory.
+        ordered(ordered: bool) => ordered = ordered;
 
-    /// Whether symbolic links are followed. One that leads to a directory that it is in is `ELOOP`,
-    /// one that leads out of the [`Directory`] is an [`Error::Escape`](crate::Error::Escape).
-    pub fn follow_links(mut self, follow: bool) -> Self {
-        self.follow = follow;
-        self
-    }
+        /// Whether symbolic links are followed. One that leads to a directory that it is in is `ELOOP`,
+        /// one that leads out of the [`Directory`] is an [`Error::Escape`](crate::Error::Escape).
+        follow_links(follow: bool) => follow = follow;
 
-    /// Whether the walk leaves the caches as they are, as a backup or a scan should: it brings in no name and no attributes, so it
-    /// pushes out none. Entries come with their attributes, asked for a directory at a time, 1024 names at once, in the order
-    /// of inode numbers. Without [`ordered`](Self::ordered) they come in that order, too: a program that reads the files as they
-    /// come moves least on the disk.
-    ///
-    /// [`WalkEntry::metadata`] gives these attributes without asking again. They are as [`Directory::metadata`] would have shown them: those of
-    /// files with unwritten data include it. Targets of followed links are looked up, and cached, as usual. A file system in memory
-    /// has all names in memory, and walks it as without this.
-    ///
-    /// Directories are read by descriptors: one for each directory that a thread has open, 64 of them at most besides those that are
-    /// read just then. A directory deeper than that is opened again from the start of the walk; if it was moved meanwhile that is
-    /// `ESTALE`.
-    pub fn uncached(mut self, uncached: bool) -> Self {
-        self.uncached = uncached;
-        self
-    }
+        /// Whether the walk leaves the caches as they are, as a backup or a scan should: it brings in no name and no attributes, so it
+        /// pushes out none. Entries come with their attributes, asked for a directory at a time, 1024 names at once, in the order
+        /// of inode numbers. Without [`ordered`](Self::ordered) they come in that order, too: a program that reads the files as they
+        /// come moves least on the disk.
+        ///
+        /// [`WalkEntry::metadata`] gives these attributes without asking again. They are as [`Directory::metadata`] would have shown them: those of
+        /// files with unwritten data include it. Targets of followed links are looked up, and cached, as usual. A file system in memory
+        /// has all names in memory, and walks it as without this.
+        ///
+        /// Directories are read by descriptors: one for each directory that a thread has open, 64 of them at most besides those that are
+        /// read just then. A directory deeper than that is opened again from the start of the walk; if it was moved meanwhile that is
+        /// `ESTALE`.
+        uncached(uncached: bool) => uncached = uncached;
 
-    /// How far down it goes: 1 is the directory's own entries.
-    pub fn max_depth(mut self, depth: usize) -> Self {
-        self.max_depth = depth;
-        self
+        /// How far down it goes: 1 is the directory's own entries.
+        max_depth(depth: usize) => max_depth = depth;
     }
 }
 
