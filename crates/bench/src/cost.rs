@@ -7,7 +7,7 @@
 //! pages. The work of the kernel's threads meanwhile (writeback, completions) is counted apart: it is the whole
 //! machine's, so on a shared machine it is not ours alone.
 
-use foliocache_sys::clock::process_cpu_time;
+use foliocache_sys::testing::process_cpu_time;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs;

@@ -12,7 +12,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use foliocache_sys::memory::{FileMapping, WindowAccess};
+use foliocache_sys::memory::WindowAccess;
+use foliocache_sys::testing::FileMapping;
 
 use crate::files::PAGE;
 

@@ -10,8 +10,9 @@
 //! and caches nothing. So its hits are those that the pass would have there.
 
 use foliocache::Cache;
-use foliocache_sys::dir::{self, entries, fstatat, read_entries};
+use foliocache_sys::dir::{entries, fstatat, read_entries};
 use foliocache_sys::fd::{self, FileKind, OFlags};
+use foliocache_sys::testing;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::io;
@@ -38,7 +39,6 @@ pub(crate) enum Way {
     Ours {
         threads: usize,
         memory: u64,
-        ordered: bool,
         uncached: bool,
     },
 }
@@ -70,9 +70,8 @@ impl Pass {
             Way::Ours {
                 threads,
                 memory,
-                ordered,
                 uncached,
-            } => ours(&self.folder, threads, memory, ordered, uncached)?,
+            } => ours(&self.folder, threads, memory, uncached)?,
         };
         Ok(Passed {
             names,
@@ -87,7 +86,7 @@ impl Pass {
         let (mut sampled, mut cached) = (0, 0);
         self.trees.each_file(SAMPLED, |path| {
             sampled += 1;
-            cached += usize::from(dir::is_in_kernel_cache(top.as_fd(), path)?);
+            cached += usize::from(testing::is_in_kernel_cache(top.as_fd(), path)?);
             Ok(())
         })?;
         Ok(cached as f64 / f64::from(sampled.max(1)))
@@ -95,18 +94,12 @@ impl Pass {
 }
 
 /// A walk of ours: names, and the share of them that were in memory.
-fn ours(
-    folder: &Path,
-    threads: usize,
-    memory: u64,
-    ordered: bool,
-    uncached: bool,
-) -> io::Result<(usize, f64)> {
+fn ours(folder: &Path, threads: usize, memory: u64, uncached: bool) -> io::Result<(usize, f64)> {
     let cache = Cache::builder().memory(memory).build()?;
     let directory = cache.directory(folder)?;
     let walk = directory.walk(".").threads(threads);
     let mut names = 0;
-    for entry in walk.ordered(ordered).uncached(uncached) {
+    for entry in walk.uncached(uncached) {
         black_box(entry?.metadata()?);
         names += 1;
     }

@@ -330,7 +330,7 @@ fn work(worker: &mut dyn Worker, time: Duration) -> io::Result<Done> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use foliocache_sys::clock::thread_cpu_time;
+    use foliocache_sys::testing::thread_cpu_time;
     use std::sync::{Arc, Mutex};
 
     const fn first(who: usize) -> Turn {

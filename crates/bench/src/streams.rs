@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foliocache_sys::fd;
+use foliocache_sys::testing;
 
 use crate::cost::{Cost, Meter};
 use crate::files::whole;
@@ -235,9 +235,9 @@ impl Stream for ThroughKernel {
         let Access { write, dont_cache } = self.access;
         let moved = match (write, dont_cache) {
             (false, false) => file.read_at(buffer, pos)?,
-            (false, true) => fd::pread_dontcache(file.as_fd(), pos, buffer)?,
+            (false, true) => testing::pread_dontcache(file.as_fd(), pos, buffer)?,
             (true, false) => file.write_at(buffer, pos)?,
-            (true, true) => fd::pwrite_dontcache(file.as_fd(), pos, buffer)?,
+            (true, true) => testing::pwrite_dontcache(file.as_fd(), pos, buffer)?,
         };
         whole(moved, request)?;
         Ok(request as u64)

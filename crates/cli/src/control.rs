@@ -19,11 +19,12 @@
 //!
 //! None. Each connection has its thread, at most [`MAX_CONNECTIONS`] at a time.
 
+use crate::check::FS_TYPE;
 use crate::figures::Asked;
 use crate::log::say;
 use crate::memory;
 use crate::status::show;
-use crate::{BAD_INPUT, FAILED, Outcome};
+use crate::{BAD_INPUT, FAILED, Outcome, spawn};
 use clap::Args;
 use foliocache_sys::credentials::effective_user;
 use foliocache_sys::dir::mount::{self as mounts, MountInfo};
@@ -58,9 +59,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a change of the bound may take before the answer says that it goes on.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(1);
-
-/// The type by which the kernel lists our mounts.
-const FS_TYPE: &str = "fuse.foliocache";
 
 /// Arguments of `foliocache status`.
 #[derive(Args)]
@@ -210,9 +208,14 @@ fn runtime_directory() -> Option<PathBuf> {
     own.is_absolute().then(|| own.join("foliocache"))
 }
 
-/// The socket of a mount; it goes away with the value.
+/// The socket of a mount. Its file is removed with the value.
+///
+/// The kernel may give the device number to a new mount before the process of the old one has ended. The new one's socket
+/// has taken the name then, and keeps it.
 pub(crate) struct Control {
-    _bound: Bound,
+    path: PathBuf,
+    /// Device and inode number. No other file has both while the socket is open.
+    file: (u64, u64),
 }
 
 impl Control {
@@ -229,29 +232,14 @@ impl Control {
         make_private(&directory).map_err(at)?;
         remove_stale(&directory);
         let path = directory.join(socket_name(&mounted));
-        let (listener, bound) = Bound::at(path).map_err(at)?;
+        let (listener, control) = Control::at(path).map_err(at)?;
         let asked = Arc::clone(asked);
-        let started = thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || serve(&listener, &asked));
-        started.map_err(|error| format!("cannot start a thread: {error}"))?;
-        Ok(Control { _bound: bound })
+        spawn("control", move || serve(&listener, &asked))?;
+        Ok(control)
     }
-}
 
-/// A socket's file; it is removed with the value.
-///
-/// The kernel may give the device number to a new mount before the process of the old one has ended. The new one's socket
-/// has taken the name then, and keeps it.
-struct Bound {
-    path: PathBuf,
-    /// Device and inode number. No other file has both while the socket is open.
-    file: (u64, u64),
-}
-
-impl Bound {
     /// Binds a socket, and replaces a file of that name.
-    fn at(path: PathBuf) -> io::Result<(UnixListener, Bound)> {
+    fn at(path: PathBuf) -> io::Result<(UnixListener, Control)> {
         let starting = path.with_file_name(format!("starting-{}.sock", std::process::id()));
         // Of a killed process that had the same number.
         let _ = fs::remove_file(&starting);
@@ -259,11 +247,11 @@ impl Bound {
         fs::set_permissions(&starting, fs::Permissions::from_mode(0o600))?;
         let file = file_at(&starting)?;
         fs::rename(&starting, &path)?;
-        Ok((listener, Bound { path, file }))
+        Ok((listener, Control { path, file }))
     }
 }
 
-impl Drop for Bound {
+impl Drop for Control {
     fn drop(&mut self) {
         if file_at(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
@@ -326,12 +314,8 @@ fn serve(listener: &UnixListener, asked: &Arc<Asked>) {
         let busy = Busy::new(&connections);
         let asked = Arc::clone(asked);
         // Without a thread the connection is closed, which tells the client.
-        let _ = thread::Builder::new()
-            .name("control-answer".to_owned())
-            .spawn(move || {
-                // A client that has gone needs no answer.
-                let _ = answer(&stream, &asked, busy);
-            });
+        // A client that has gone needs no answer.
+        let _ = spawn("control-answer", move || answer(&stream, &asked, busy));
     }
 }
 
@@ -405,13 +389,8 @@ fn set_memory(asked: &Asked, bound: &memory::Bound) -> Result<String, String> {
     let before = asked.snapshot()?.cache.pressure.configured_bytes;
     let (tell, told) = mpsc::channel();
     let cache = asked.cache.clone();
-    thread::Builder::new()
-        .name("set-memory".to_owned())
-        .spawn(move || {
-            // The receiver is gone when it takes longer than it waits.
-            let _ = tell.send(cache.set_memory(bytes));
-        })
-        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    // The receiver is gone when it takes longer than it waits.
+    spawn("set-memory", move || _ = tell.send(cache.set_memory(bytes)))?;
     if let Ok(Err(error)) = told.recv_timeout(SHRINK_PATIENCE) {
         return Err(error.to_string());
     }
@@ -462,8 +441,8 @@ mod tests {
     fn a_socket_that_took_the_name_of_another_outlives_it() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("mount-0-1.sock");
-        let (_old_listener, old) = Bound::at(path.clone()).unwrap();
-        let (_listener, new) = Bound::at(path.clone()).unwrap();
+        let (_old_listener, old) = Control::at(path.clone()).unwrap();
+        let (_listener, new) = Control::at(path.clone()).unwrap();
         drop(old);
         UnixStream::connect(&path).unwrap();
         drop(new);

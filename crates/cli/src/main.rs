@@ -25,6 +25,7 @@ mod write_back;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use std::thread::{self, JoinHandle};
 
 /// Exit status when the work failed.
 const FAILED: u8 = 1;
@@ -67,6 +68,15 @@ enum Command {
 
 /// The result of a command: its exit status, or that of a failure and the line to show.
 type Outcome = Result<ExitCode, (u8, String)>;
+
+/// Starts a thread of this name.
+fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, String> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(run);
+    started.map_err(|error| format!("cannot start a thread: {error}"))
+}
 
 fn main() -> ExitCode {
     let arguments =

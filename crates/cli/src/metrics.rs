@@ -5,8 +5,8 @@
 //! One thread answers one request after another, each within [`PATIENCE`]; it takes no part in serving the mount. There is no
 //! authentication, so only loopback addresses are served.
 
-use crate::figures::{Asked, Kind};
-use std::fmt::Write as _;
+use crate::figures::{Asked, Figure, Kind};
+use crate::spawn;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -43,20 +43,16 @@ pub(crate) fn listen(text: &str) -> Result<TcpListener, String> {
 /// The line to show.
 pub(crate) fn start(listener: TcpListener, asked: &Arc<Asked>) -> Result<(), String> {
     let asked = Arc::clone(asked);
-    thread::Builder::new()
-        .name("metrics".to_owned())
-        .spawn(move || {
-            loop {
-                match listener.accept() {
-                    // A client that has gone needs no answer.
-                    Ok((stream, _)) => drop(serve(stream, &asked)),
-                    // Out of descriptors, most likely.
-                    Err(_) => thread::sleep(Duration::from_millis(100)),
-                }
-            }
-        })
-        .map(drop)
-        .map_err(|error| format!("--metrics: cannot start a thread: {error}"))
+    let serve = move || loop {
+        match listener.accept() {
+            // A client that has gone needs no answer.
+            Ok((stream, _)) => drop(serve(stream, &asked)),
+            // Out of descriptors, most likely.
+            Err(_) => thread::sleep(Duration::from_millis(100)),
+        }
+    };
+    let started = spawn::<()>("metrics", serve);
+    started.map(drop).map_err(|why| format!("--metrics: {why}"))
 }
 
 fn serve(mut stream: TcpStream, asked: &Asked) -> io::Result<()> {
@@ -64,11 +60,7 @@ fn serve(mut stream: TcpStream, asked: &Asked) -> io::Result<()> {
     let request = read_request(&mut stream)?;
     let (status, kind, body) = respond(&request, || {
         let now = asked.snapshot()?;
-        Ok(text(
-            &now.figures()
-                .map(|figure| Metric::of(&figure))
-                .collect::<Vec<_>>(),
-        ))
+        Ok(now.figures().map(metric).collect())
     });
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -130,45 +122,15 @@ fn respond(
     }
 }
 
-/// A figure with the name that Prometheus' conventions ask for.
-struct Metric {
-    name: String,
-    kind: &'static str,
-    help: &'static str,
-    value: f64,
-}
-
-impl Metric {
-    fn of(figure: &crate::figures::Figure) -> Metric {
-        let (kind, end) = match figure.kind {
-            Kind::Gauge => ("gauge", ""),
-            Kind::Counter => ("counter", "_total"),
-        };
-        Metric {
-            name: format!("foliocache_{}{end}", figure.name),
-            kind,
-            help: figure.help,
-            value: figure.value,
-        }
-    }
-}
-
-fn text(metrics: &[Metric]) -> String {
-    let mut text = String::new();
-    for Metric {
-        name,
-        kind,
-        help,
-        value,
-    } in metrics
-    {
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
-        );
-    }
-    text
+/// A figure in the text format of Prometheus.
+fn metric(figure: Figure) -> String {
+    let Figure { help, value, .. } = figure;
+    let (kind, end) = match figure.kind {
+        Kind::Gauge => ("gauge", ""),
+        Kind::Counter => ("counter", "_total"),
+    };
+    let name = format!("foliocache_{}{end}", figure.name);
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n")
 }
 
 #[cfg(test)]

@@ -147,11 +147,12 @@ enum KernelCacheArgument {
 }
 
 impl KernelCacheArgument {
-    fn name(self) -> &'static str {
+    /// The setting of the mount, and its name.
+    fn setting(self) -> (KernelCache, &'static str) {
         match self {
-            KernelCacheArgument::None => "none",
-            KernelCacheArgument::Mapped => "mapped",
-            KernelCacheArgument::All => "all",
+            KernelCacheArgument::None => (KernelCache::None, "none"),
+            KernelCacheArgument::Mapped => (KernelCache::Mapped, "mapped"),
+            KernelCacheArgument::All => (KernelCache::All, "all"),
         }
     }
 }
@@ -315,7 +316,7 @@ fn start(
         facts: Facts {
             source: places.source,
             mount_point: places.mount_point,
-            kernel_cache: arguments.kernel_cache.name(),
+            kernel_cache: arguments.kernel_cache.setting().1,
             read_only,
             since: Instant::now(),
         },
@@ -340,11 +341,7 @@ fn mount_options(arguments: &MountArguments, source: &Path) -> MountOptions {
     let mut options = MountOptions::new(name.unwrap_or_else(|| source.display().to_string()));
     options.allow_other = arguments.allow_other;
     options.threads = arguments.threads;
-    options.kernel_cache = match arguments.kernel_cache {
-        KernelCacheArgument::None => KernelCache::None,
-        KernelCacheArgument::Mapped => KernelCache::Mapped,
-        KernelCacheArgument::All => KernelCache::All,
-    };
+    options.kernel_cache = arguments.kernel_cache.setting().0;
     options.shown.uid = only.uid;
     options.shown.gid = only.gid;
     options.shown.umask = only.umask;

@@ -41,92 +41,32 @@ Options of -o, named as in mount(8) and /etc/fstab. The last of several wins, an
   /sbin/mount.fuse.foliocache. Such mounts go to the background.";
 
 /// Options that are accepted and change nothing, alone or in front of a value.
+#[rustfmt::skip]
 const ACCEPTED: [&str; 37] = [
-    "async",
-    "atime",
-    "auto",
-    "comment",
-    "default_permissions",
-    "defaults",
-    "dev",
-    "diratime",
-    "group",
-    "iversion",
-    "lazytime",
-    "loud",
-    "mand",
-    "_netdev",
-    "noatime",
-    "noauto",
-    "nodev",
-    "nodiratime",
-    "nofail",
-    "nogroup",
-    "noiversion",
-    "nolazytime",
-    "nomand",
-    "noowner",
-    "norelatime",
-    "nostrictatime",
-    "nosuid",
-    "nouser",
-    "nousers",
-    "owner",
-    "relatime",
-    "_rnetdev",
-    "silent",
-    "strictatime",
-    "suid",
-    "user",
-    "users",
+    "async", "atime", "auto", "comment", "default_permissions", "defaults", "dev", "diratime", "group",
+    "iversion", "lazytime", "loud", "mand", "_netdev", "noatime", "noauto", "nodev", "nodiratime", "nofail",
+    "nogroup", "noiversion", "nolazytime", "nomand", "noowner", "norelatime", "nostrictatime", "nosuid",
+    "nouser", "nousers", "owner", "relatime", "_rnetdev", "silent", "strictatime", "suid", "user", "users",
 ];
 
 /// Options that cannot be had, and why.
+#[rustfmt::skip]
 const REFUSED: [(&str, &str); 8] = [
-    (
-        "remount",
-        "a mount is not changed in place: unmount it and mount it again",
-    ),
-    (
-        "sync",
-        "writes are not made durable one by one: writeback=close has them in SOURCE at each close",
-    ),
-    (
-        "dirsync",
-        "changes of names are not made durable one by one: fsync of the directory does that",
-    ),
-    (
-        "nonempty",
-        "MOUNTPOINT must be empty: what is in it would be hidden",
-    ),
-    (
-        "auto_unmount",
-        "it is not needed: the process unmounts when it ends, and the next mount cleans up after a kill",
-    ),
-    (
-        "allow_root",
-        "there is allow_other: the kernel checks permissions",
-    ),
+    ("remount", "a mount is not changed in place: unmount it and mount it again"),
+    ("sync", "writes are not made durable one by one: writeback=close has them in SOURCE at each close"),
+    ("dirsync", "changes of names are not made durable one by one: fsync of the directory does that"),
+    ("nonempty", "MOUNTPOINT must be empty: what is in it would be hidden"),
+    ("auto_unmount", "it is not needed: the process unmounts when it ends, and the next mount cleans up after a kill"),
+    ("allow_root", "there is allow_other: the kernel checks permissions"),
     ("direct_io", "the kernel's cache is chosen by kernel_cache="),
-    (
-        "auto_cache",
-        "the kernel's cache is chosen by kernel_cache=",
-    ),
+    ("auto_cache", "the kernel's cache is chosen by kernel_cache="),
 ];
 
 /// Options that become the argument of the same name, with a value.
+#[rustfmt::skip]
 const WITH_VALUE: [&str; 11] = [
-    "memory",
-    "kernel_cache",
-    "writeback",
-    "dirty_age",
-    "stop_timeout",
-    "log_file",
-    "metrics",
-    "fsname",
-    "uid",
-    "gid",
-    "umask",
+    "memory", "kernel_cache", "writeback", "dirty_age", "stop_timeout", "log_file", "metrics", "fsname",
+    "uid", "gid", "umask",
 ];
 
 /// The same, without a value.
@@ -238,22 +178,18 @@ fn flags(options: &[String]) -> Result<(Vec<String>, Vec<String>), String> {
 
 /// Splits at commas that have no backslash in front.
 fn split(list: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
+    let (mut parts, mut part) = (Vec::new(), String::new());
     let mut characters = list.chars().peekable();
     while let Some(character) = characters.next() {
         match character {
-            ',' => parts.push(String::new()),
+            ',' => parts.push(std::mem::take(&mut part)),
             '\\' if matches!(characters.peek(), Some(',' | '\\')) => {
-                let last = parts.last_mut();
-                last.into_iter()
-                    .for_each(|part| part.extend(characters.next()));
+                part.extend(characters.next());
             }
-            _ => parts
-                .last_mut()
-                .into_iter()
-                .for_each(|part| part.push(character)),
+            _ => part.push(character),
         }
     }
+    parts.push(part);
     parts
 }
 

@@ -20,7 +20,7 @@ use crate::mappings::{Helper, TAKE_OVER};
 use crate::mounted::{Mounted, NotWritten, not_written};
 use crate::notify::Supervisor;
 use crate::status::{self, INTERVAL, StatusLine, show};
-use crate::{CUT_OFF, FAILED, UNWRITTEN};
+use crate::{CUT_OFF, FAILED, UNWRITTEN, spawn};
 use foliocache::{Cache, CacheStats};
 use foliocache_fuse::Mount;
 use foliocache_sys::signal::{Signal, Signals};
@@ -137,15 +137,13 @@ pub(crate) fn end(
     let mut watch = Watch::new(stop_timeout);
     let deadline = watch.deadline;
     let (tell, events) = mpsc::channel();
-    let worker = thread::Builder::new()
-        .name("shutdown".to_owned())
-        .spawn(move || {
-            let outcome = write_back_and_unmount(mounted, deadline, stop_timeout, &tell);
-            // The receiver is gone only if the process is about to end.
-            let _ = tell.send(Event::Done(outcome));
-        });
-    if let Err(error) = worker {
-        say(&format!("cannot start a thread: {error}"));
+    let worker = spawn("shutdown", move || {
+        let outcome = write_back_and_unmount(mounted, deadline, stop_timeout, &tell);
+        // The receiver is gone only if the process is about to end.
+        let _ = tell.send(Event::Done(outcome));
+    });
+    if let Err(why) = worker {
+        say(&why);
         return ExitCode::from(FAILED);
     }
     supervisor.stopping("ending");
@@ -431,19 +429,17 @@ impl Drop for Syncing {
 fn sync_until_dropped(cache: &Cache) -> Syncing {
     let cache = cache.clone();
     let (stop, stopped) = mpsc::channel::<()>();
-    let started = thread::Builder::new()
-        .name("write-back".to_owned())
-        .spawn(move || {
-            loop {
-                if not_durable(&cache) > 0 {
-                    // The last round finds the same errors again and reports them.
-                    let _ = cache.sync();
-                }
-                if stopped.recv_timeout(RETRY) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
+    let started = spawn("write-back", move || {
+        loop {
+            if not_durable(&cache) > 0 {
+                // The last round finds the same errors again and reports them.
+                let _ = cache.sync();
             }
-        });
+            if stopped.recv_timeout(RETRY) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    });
     // Without the thread the last round does all the work.
     Syncing(started.ok().map(|thread| (stop, thread)))
 }

@@ -8,11 +8,12 @@
 use crate::log::say;
 use crate::mappings::{Helper, TAKE_OVER};
 use crate::mounted::{Mounted, not_written};
+use crate::spawn;
 use crate::status::show;
 use foliocache::Cache;
 use foliocache_fuse::Mount;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Files that are named in the line.
@@ -43,12 +44,9 @@ impl WriteBack {
         }
         self.asked_again = false;
         let (mount, cache) = (Arc::clone(&mounted.mount), mounted.cache.clone());
-        let started = thread::Builder::new()
-            .name("write-back".to_owned())
-            .spawn(move || say(&write_back(&mount, &cache)));
-        match started {
+        match spawn("write-back", move || say(&write_back(&mount, &cache))) {
             Ok(thread) => self.thread = Some(thread),
-            Err(error) => say(&format!("SIGUSR2: cannot start a thread: {error}")),
+            Err(why) => say(&format!("SIGUSR2: {why}")),
         }
     }
 }

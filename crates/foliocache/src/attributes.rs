@@ -4,6 +4,8 @@ use foliocache_vfs::{PERMISSION_BITS, SetAttr, SetTime};
 use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
+use crate::setters::setters;
+
 /// The permissions of a file: which users may read, write and execute it. As [`std::fs::Permissions`].
 ///
 /// [`PermissionsExt`] makes them of permission bits, and gives these.
@@ -74,16 +76,12 @@ impl FileTimes {
         Self::default()
     }
 
-    /// The time of the last access.
-    pub fn set_accessed(mut self, time: SystemTime) -> Self {
-        self.accessed = Some(time);
-        self
-    }
+    setters! {
+        /// The time of the last access.
+        set_accessed(time: SystemTime) => accessed = Some(time);
 
-    /// The time of the last change of the data.
-    pub fn set_modified(mut self, time: SystemTime) -> Self {
-        self.modified = Some(time);
-        self
+        /// The time of the last change of the data.
+        set_modified(time: SystemTime) => modified = Some(time);
     }
 
     pub(crate) fn to_set(self) -> SetAttr {

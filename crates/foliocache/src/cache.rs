@@ -19,6 +19,8 @@
 
 mod close;
 mod single;
+#[cfg(feature = "testing")]
+mod testing;
 
 use foliocache_fs::{DirFs, MemFs};
 use foliocache_mm::{Holder, Mm, MmStats as CacheStats};
@@ -70,8 +72,6 @@ type Identity = (u64, u64);
 struct Mounted {
     /// The directory, its parent, and so on up to the root.
     ancestry: Vec<Identity>,
-    /// It was opened as a directory, and is locked as a whole. Otherwise it serves single files.
-    is_directory: bool,
     mount: Arc<VfsMount>,
 }
 
@@ -107,7 +107,7 @@ impl Cache {
 
     fn check(&self, operation: Operation) -> Result<()> {
         let checked = self.inner.check_fork();
-        checked.map_err(|errno| Error::Cache { operation, errno })
+        checked.map_err(Error::of_cache(operation))
     }
 
     /// A local directory, seen through the cache.
@@ -144,14 +144,11 @@ impl Cache {
         let read_only = std::mem::take(&mut options.read_only);
         let ignore_lock = options.ignore_lock;
         let path = path.as_ref();
-        let ancestry = ancestry(path).map_err(|errno| Error::Path {
-            operation: Operation::Mount,
-            path: path.to_owned(),
-            errno,
-        })?;
+        let failed = Error::at(Operation::Mount, path);
+        let ancestry = ancestry(path).map_err(failed)?;
         let _files = self.inner.files.lock();
         let mut mounts = self.inner.mounts.lock();
-        let directories = || mounts.iter().filter(|used| used.is_directory);
+        let directories = || mounts.iter().filter(|used| !used.mount.of_files);
         let overlaps = |used: &&Mounted| {
             ancestry.contains(&used.ancestry[0]) || used.ancestry.contains(&ancestry[0])
         };
@@ -167,12 +164,7 @@ impl Cache {
                 if depth == 0 {
                     return Ok(top);
                 }
-                let below = single::below(path, depth).map_err(|errno| Error::Path {
-                    operation: Operation::Mount,
-                    path: path.to_owned(),
-                    errno,
-                })?;
-                return top.open_dir(below);
+                return top.open_dir(single::below(path, depth).map_err(failed)?);
             }
             return Err(Error::Overlap {
                 path: path.to_owned(),
@@ -187,17 +179,13 @@ impl Cache {
             });
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
-        let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
+        let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned(), false);
         if !read_only {
             mount.lock(ignore_lock)?;
         }
         let directory = Directory::root(&mount, read_only)?;
         self.inner.at_exit.lock().push(Arc::downgrade(&mount));
-        mounts.push(Mounted {
-            ancestry,
-            is_directory: true,
-            mount,
-        });
+        mounts.push(Mounted { ancestry, mount });
         Ok(directory)
     }
 
@@ -214,37 +202,8 @@ impl Cache {
         self.check(Operation::Mount)?;
         let fs = MemFs::new(&self.inner.mm)?;
         let path = PathBuf::from(fs.kind());
-        Directory::root(&VfsMount::new(Backing::Memory(Arc::new(fs)), path), false)
-    }
-
-    /// A file of `size` bytes over `store`, alone on its file system, open `handles` times.
-    ///
-    /// # Errors
-    /// No memory left in the bound, or no thread.
-    #[cfg(feature = "testing")]
-    #[doc(hidden)]
-    pub fn open_store(
-        &self,
-        store: Arc<dyn foliocache_mm::AddressSpaceOperations>,
-        size: u64,
-        handles: usize,
-    ) -> Result<Vec<crate::File>> {
-        use crate::testing;
-        use foliocache_vfs::OpenFlags;
-        let path = PathBuf::from(store.describe());
-        let inode = testing::file_over(&self.inner.mm, store, size)?;
-        let memory = Backing::Memory(Arc::new(MemFs::new(&self.inner.mm)?));
-        let mount = VfsMount::new(memory, path.clone());
-        let open = |_| {
-            let open = testing::open(&inode, OpenFlags::READ_WRITE);
-            let open = open.map_err(|errno| Error::Cache {
-                operation: Operation::Open,
-                errno,
-            })?;
-            let rights = crate::rights::Rights::default();
-            Ok(crate::File::new(open, &mount, rights, path.clone()))
-        };
-        (0..handles).map(open).collect()
+        let mount = VfsMount::new(Backing::Memory(Arc::new(fs)), path, false);
+        Directory::root(&mount, false)
     }
 
     /// Changes the bound on all memory, in bytes or as text such as `"512M"`.

@@ -20,6 +20,20 @@ impl File {
         self.check(Operation::Seek)?;
         Ok(self.cursor().lock())
     }
+
+    /// The position that a seek from `pos` leads to.
+    ///
+    /// # Errors
+    /// `EINVAL` for one before the start, or too large.
+    pub(crate) fn sought(&self, to: SeekFrom, pos: u64, len: impl FnOnce() -> u64) -> Result<u64> {
+        let position = match to {
+            SeekFrom::Start(pos) => Some(pos),
+            SeekFrom::Current(by) => pos.checked_add_signed(by),
+            SeekFrom::End(by) => len().checked_add_signed(by),
+        };
+        let position = position.filter(|&pos| i64::try_from(pos).is_ok());
+        position.ok_or_else(|| self.error(Operation::Seek, pos, 0, Errno::EINVAL))
+    }
 }
 
 macro_rules! io {
@@ -69,14 +83,7 @@ macro_rules! io {
             impl Seek for $handle {
                 fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
                     let mut cursor = self.lock_cursor()?;
-                    let position = match to {
-                        SeekFrom::Start(pos) => Some(pos),
-                        SeekFrom::Current(by) => cursor.checked_add_signed(by),
-                        SeekFrom::End(by) => self.len().checked_add_signed(by),
-                    };
-                    let position = position.filter(|&pos| i64::try_from(pos).is_ok());
-                    *cursor = position
-                        .ok_or_else(|| self.error(Operation::Seek, *cursor, 0, Errno::EINVAL))?;
+                    *cursor = self.sought(to, *cursor, || self.len())?;
                     Ok(*cursor)
                 }
             }

@@ -197,17 +197,11 @@ impl Operation {
     /// Whether it changes names or attributes, which a read-only directory refuses.
     pub(crate) fn changes_names(self) -> bool {
         use Operation::*;
-        let changes = [
-            Create,
-            CreateDir,
-            Remove,
-            Rename,
-            HardLink,
-            Symlink,
-            SetMetadata,
-            SetXattr,
-        ];
-        changes.contains(&self)
+        let of_names = matches!(
+            self,
+            Create | CreateDir | Remove | Rename | HardLink | Symlink
+        );
+        of_names || matches!(self, SetMetadata | SetXattr)
     }
 }
 
@@ -265,6 +259,20 @@ fn display_failed(files: &[FailedFile]) -> String {
 }
 
 impl Error {
+    /// The error of an operation on the file or directory at `path`.
+    pub(crate) fn at(operation: Operation, path: &Path) -> impl Fn(Errno) -> Self + Copy {
+        move |errno| Self::Path {
+            operation,
+            path: path.to_owned(),
+            errno,
+        }
+    }
+
+    /// The error of an operation on the cache.
+    pub(crate) fn of_cache(operation: Operation) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Cache { operation, errno }
+    }
+
     /// The error number that says the same.
     pub fn errno(&self) -> Errno {
         match self {

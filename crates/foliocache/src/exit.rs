@@ -62,10 +62,7 @@ pub(crate) fn register(mounts: &Arc<Mounts>) -> Result<()> {
         caches.push(Arc::clone(mounts));
     }
     drop(caches);
-    exit::register::<WriteBack>().map_err(|errno| Error::Cache {
-        operation: Operation::Sync,
-        errno,
-    })
+    exit::register::<WriteBack>().map_err(Error::of_cache(Operation::Sync))
 }
 
 /// Those of this process; not its parent's.

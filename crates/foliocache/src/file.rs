@@ -142,11 +142,7 @@ impl File {
 
     #[cold]
     pub(crate) fn path_error(&self, operation: Operation, errno: Errno) -> Error {
-        Error::Path {
-            operation,
-            path: self.path.clone(),
-            errno,
-        }
+        Error::at(operation, &self.path)(errno)
     }
 
     pub(crate) fn check_fork(&self) -> Result<(), Errno> {
@@ -196,10 +192,8 @@ impl File {
 
     #[inline]
     pub(crate) fn read_iter(&self, iter: &mut IovIter<'_>, pos: u64, len: usize) -> Result<usize> {
-        match self.open.read_iter(&mut Iocb::at(pos), iter) {
-            Ok(n) => Ok(n),
-            Err(errno) => Err(self.error(Operation::Read, pos, len, errno)),
-        }
+        let done = self.open.read_iter(&mut Iocb::at(pos), iter);
+        done.map_err(|errno| self.error(Operation::Read, pos, len, errno))
     }
 
     /// Fills `buf` from byte `pos` on.
@@ -298,10 +292,8 @@ impl File {
 
     #[inline]
     pub(crate) fn write_iter(&self, iter: &mut IovIter<'_>, pos: u64, len: usize) -> Result<usize> {
-        match self.open.write_iter(&mut Iocb::at(pos), iter) {
-            Ok(n) => Ok(n),
-            Err(errno) => Err(self.error(Operation::Write, pos, len, errno)),
-        }
+        let done = self.open.write_iter(&mut Iocb::at(pos), iter);
+        done.map_err(|errno| self.error(Operation::Write, pos, len, errno))
     }
 
     /// The address of the `len` bytes from `pos` on, if they are contiguous in the cache. For the benchmark that

@@ -111,6 +111,7 @@ mod range;
 mod raw;
 mod read_batch;
 mod rights;
+mod setters;
 mod size;
 #[cfg(feature = "testing")]
 mod testing;
@@ -143,15 +144,9 @@ pub use foliocache_mm::{
     VmaAccess as MapAccess, show,
 };
 #[doc(inline)]
-pub use foliocache_sys::Errno;
-#[doc(inline)]
-pub use foliocache_sys::clock::Timespec;
-#[doc(inline)]
-pub use foliocache_sys::fd::LockKind;
-#[doc(inline)]
-pub use foliocache_sys::uring::EngineStats;
-#[doc(inline)]
-pub use foliocache_sys::userfaultfd::OpenError as FaultsError;
+pub use foliocache_sys::{
+    Errno, clock::Timespec, fd::LockKind, uring::EngineStats, userfaultfd::OpenError as FaultsError,
+};
 #[doc(inline)]
 pub use foliocache_vfs::{
     Advice, Attr, Attributes, Credentials, Device, FileKind, RenameMode, StatFs,

@@ -101,69 +101,38 @@ impl Metadata {
     }
 }
 
+/// Methods that return parts of the attributes.
+macro_rules! fields {
+    ($attr:ident; $($(#[$about:meta])* $name:ident: $type:ty = $value:expr;)*) => {
+        $($(#[$about])* fn $name(&self) -> $type {
+            let $attr = &self.attr;
+            $value
+        })*
+    };
+}
+
 impl MetadataExt for Metadata {
     fn dev(&self) -> u64 {
         self.dev
     }
 
-    fn ino(&self) -> u64 {
-        self.attr.ino
-    }
-
-    /// Kind and permission bits.
-    fn mode(&self) -> u32 {
-        self.attr.kind.mode_bits() | self.attr.mode
-    }
-
-    fn nlink(&self) -> u64 {
-        self.attr.nlink.into()
-    }
-
-    fn uid(&self) -> u32 {
-        self.attr.uid
-    }
-
-    fn gid(&self) -> u32 {
-        self.attr.gid
-    }
-
-    fn rdev(&self) -> u64 {
-        self.attr.rdev.raw()
-    }
-
-    fn size(&self) -> u64 {
-        self.attr.size
-    }
-
-    fn atime(&self) -> i64 {
-        self.attr.atime.sec
-    }
-
-    fn atime_nsec(&self) -> i64 {
-        self.attr.atime.nsec.into()
-    }
-
-    fn mtime(&self) -> i64 {
-        self.attr.mtime.sec
-    }
-
-    fn mtime_nsec(&self) -> i64 {
-        self.attr.mtime.nsec.into()
-    }
-
-    fn ctime(&self) -> i64 {
-        self.attr.ctime.sec
-    }
-
-    fn ctime_nsec(&self) -> i64 {
-        self.attr.ctime.nsec.into()
-    }
-
-    fn blksize(&self) -> u64 {
-        self.attr.blksize.into()
-    }
-
-    fn blocks(&self) -> u64 {
-        self.attr.blocks
+    fields! {
+        attr;
+        ino: u64 = attr.ino;
+        /// Kind and permission bits.
+        mode: u32 = attr.kind.mode_bits() | attr.mode;
+        nlink: u64 = attr.nlink.into();
+        uid: u32 = attr.uid;
+        gid: u32 = attr.gid;
+        rdev: u64 = attr.rdev.raw();
+        size: u64 = attr.size;
+        atime: i64 = attr.atime.sec;
+        atime_nsec: i64 = attr.atime.nsec.into();
+        mtime: i64 = attr.mtime.sec;
+        mtime_nsec: i64 = attr.mtime.nsec.into();
+        ctime: i64 = attr.ctime.sec;
+        ctime_nsec: i64 = attr.ctime.nsec.into();
+        blksize: u64 = attr.blksize.into();
+        blocks: u64 = attr.blocks;
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct VfsMount {
     pub(crate) ctx: OpContext,
     /// Where it is, for messages.
     pub(crate) path: PathBuf,
+    /// It serves single files, and locks them one by one. Otherwise it was opened as a directory, and is locked as a whole.
+    pub(crate) of_files: bool,
     /// Workers and buffers of its async files; made for the first one, and gone with the last.
     offload: Mutex<Weak<ParentOnly<Offload>>>,
 }
@@ -61,7 +63,7 @@ impl Forked for Names {
 }
 
 impl VfsMount {
-    pub(crate) fn new(backing: Backing, path: PathBuf) -> Arc<Self> {
+    pub(crate) fn new(backing: Backing, path: PathBuf, of_files: bool) -> Arc<Self> {
         let process = credentials::current();
         let fs: Arc<dyn FileSystem> = match &backing {
             Backing::Directory(fs) => fs.clone(),
@@ -80,6 +82,7 @@ impl VfsMount {
                 umask: process.umask,
             },
             path,
+            of_files,
             offload: Mutex::default(),
         })
     }

@@ -3,65 +3,43 @@
 use foliocache_sys::Errno;
 use foliocache_vfs::{OpenFlags, OpenHow};
 
+use crate::error::Operation;
+
 /// The setters of options for opening a file, as those of [`std::fs::OpenOptions`]. They change the field `how`.
 /// `$umask` says when the umask was read.
 macro_rules! setters {
     ($umask:literal) => {
-        /// Whether the file can be read.
-        pub fn read(&mut self, read: bool) -> &mut Self {
-            self.how.flags.read = read;
-            self
-        }
+        crate::setters::setters! {
+            by reference;
+            /// Whether the file can be read.
+            read(read: bool) => how.flags.read = read;
 
-        /// Whether the file can be written.
-        pub fn write(&mut self, write: bool) -> &mut Self {
-            self.how.flags.write = write;
-            self
-        }
+            /// Whether the file can be written.
+            write(write: bool) => how.flags.write = write;
 
-        /// Whether every write goes to the end of the file at that moment. Implies `write`.
-        pub fn append(&mut self, append: bool) -> &mut Self {
-            self.how.flags.append = append;
-            self
-        }
+            /// Whether every write goes to the end of the file at that moment. Implies `write`.
+            append(append: bool) => how.flags.append = append;
 
-        /// Whether the file is truncated to length 0. Needs `write`.
-        pub fn truncate(&mut self, truncate: bool) -> &mut Self {
-            self.how.flags.truncate = truncate;
-            self
-        }
+            /// Whether the file is truncated to length 0. Needs `write`.
+            truncate(truncate: bool) => how.flags.truncate = truncate;
 
-        /// Whether a missing file is created. Needs `write` or `append`. Through a dangling symbolic link the
-        /// target of the link is created.
-        pub fn create(&mut self, create: bool) -> &mut Self {
-            self.how.create = create;
-            self
-        }
+            /// Whether a missing file is created. Needs `write` or `append`. Through a dangling symbolic link the
+            /// target of the link is created.
+            create(create: bool) => how.create = create;
 
-        /// Whether the file is created, and must not exist yet, not even as a symbolic link. Needs `write` or
-        /// `append`; `create` and `truncate` have no effect then.
-        pub fn create_new(&mut self, create_new: bool) -> &mut Self {
-            self.how.exclusive = create_new;
-            self
-        }
+            /// Whether the file is created, and must not exist yet, not even as a symbolic link. Needs `write` or
+            /// `append`; `create` and `truncate` have no effect then.
+            create_new(create_new: bool) => how.exclusive = create_new;
 
-        /// Whether all reads and writes through the handle are [uncached](crate::IoOptions::uncached).
-        pub fn uncached(&mut self, uncached: bool) -> &mut Self {
-            self.how.flags.uncached = uncached;
-            self
-        }
+            /// Whether all reads and writes through the handle are [uncached](crate::IoOptions::uncached).
+            uncached(uncached: bool) => how.flags.uncached = uncached;
 
-        /// Whether all reads and writes through the handle are [direct](crate::IoOptions::direct).
-        pub fn direct(&mut self, direct: bool) -> &mut Self {
-            self.how.flags.direct = direct;
-            self
-        }
+            /// Whether all reads and writes through the handle are [direct](crate::IoOptions::direct).
+            direct(direct: bool) => how.flags.direct = direct;
 
-        /// Permission bits of a new file, 0o666 by default, less the umask that the process had when
-        #[doc = $umask]
-        pub fn mode(&mut self, mode: u32) -> &mut Self {
-            self.how.mode = mode;
-            self
+            /// Permission bits of a new file, 0o666 by default, less the umask that the process had when
+            #[doc = $umask]
+            mode(mode: u32) => how.mode = mode;
         }
     };
 }
@@ -102,4 +80,12 @@ pub(crate) fn checked(mut how: OpenHow) -> Result<OpenHow, Errno> {
         return Err(Errno::EINVAL);
     }
     Ok(how)
+}
+
+/// The operation of an open, for its errors.
+pub(crate) fn operation(how: &OpenHow) -> Operation {
+    match how.create || how.exclusive {
+        true => Operation::Create,
+        false => Operation::Open,
+    }
 }

@@ -41,14 +41,11 @@
 //! [`Changes`] is loaded with `Acquire` before attributes are looked up, and counted with `AcqRel` when an answer is noted, after its
 //! attributes were looked up: an answer whose count is as high did not look earlier than that one.
 
-use crate::device::Device;
 use crate::entry::TTL;
+use foliocache_sync::Condvar;
 use foliocache_sync::atomic::{AtomicU32, Ordering};
-use foliocache_sync::background::{self, Panics};
 use foliocache_sync::rank::LeafMutex;
-use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Condvar};
 use foliocache_sys::clock::coarse_monotonic_ms;
 use fuser::FileAttr;
 use std::collections::HashMap;
@@ -226,19 +223,8 @@ impl Stale {
         true
     }
 
-    /// Starts the thread.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        device: Device,
-        panics: &Arc<Panics>,
-    ) -> io::Result<JoinHandle<()>> {
-        let stale = Arc::clone(self);
-        background::spawn("fuse-attributes", panics, move || {
-            stale.run(|ino| device.forget_attributes(ino, false));
-        })
-    }
-
-    fn run(&self, forget: impl Fn(u64) -> io::Result<()>) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self, forget: impl Fn(u64) -> io::Result<()>) {
         let mut state = self.state.lock();
         while !state.stopped {
             if state.inodes.is_empty() {

@@ -16,15 +16,13 @@
 //!
 //! # Locking
 //!
-//! `queue`, a [`Leaf`](Rank::Leaf), protects the inode numbers that wait for the thread.
+//! `queue`, a [`Leaf`](foliocache_sync::rank::Rank::Leaf), protects the inode numbers that wait for the thread.
 
+use crate::device::Device;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::background::{self, Panics};
-use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::{Duration, Instant, sleep};
 use foliocache_sync::{Arc, Condvar};
-use fuser::{INodeNo, Notifier};
 use std::collections::VecDeque;
 
 /// Most queued inodes. Pages of further ones are left to the kernel's own reclaim.
@@ -35,15 +33,15 @@ const QUIET: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
 struct Queue {
-    /// Inodes, with the offset from which to drop their pages; a negative offset means the
-    /// attributes alone.
-    waiting: VecDeque<(INodeNo, i64)>,
+    /// Inodes, and whether to drop their pages; else the attributes alone.
+    waiting: VecDeque<(u64, bool)>,
     stopped: bool,
 }
 
 /// The queue of inodes whose pages the kernel is to drop.
+#[derive(Default)]
 pub(crate) struct KernelPages {
-    queue: RankedMutex<Queue>,
+    queue: LeafMutex<Queue>,
     wake: Condvar,
     /// Writes from the kernel's cache: those under way in the lower half, all that ever came in the
     /// upper.
@@ -57,16 +55,6 @@ impl Drop for CacheWrite {
     fn drop(&mut self) {
         // Relaxed: see the module's header.
         self.0.writes.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Default for KernelPages {
-    fn default() -> KernelPages {
-        KernelPages {
-            queue: RankedMutex::new(Rank::Leaf, Queue::default()),
-            wake: Condvar::new(),
-            writes: AtomicU64::new(0),
-        }
     }
 }
 
@@ -103,30 +91,20 @@ impl KernelPages {
 
     /// Has the kernel drop the pages of this inode, which is no longer mapped.
     pub(crate) fn drop_pages(&self, ino: u64) {
-        self.push(ino, 0);
+        self.push(ino, true);
     }
 
     /// Has the kernel ask for this inode's attributes again.
     pub(crate) fn forget_attributes(&self, ino: u64) {
-        self.push(ino, -1);
+        self.push(ino, false);
     }
 
-    fn push(&self, ino: u64, offset: i64) {
+    fn push(&self, ino: u64, pages: bool) {
         let mut queue = self.queue.lock();
         if queue.waiting.len() < MAX_WAITING && !queue.stopped {
-            queue.waiting.push_back((INodeNo(ino), offset));
+            queue.waiting.push_back((ino, pages));
             self.wake.notify_one();
         }
-    }
-
-    /// Starts the thread.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        notifier: Notifier,
-        panics: &Arc<Panics>,
-    ) -> std::io::Result<JoinHandle<()>> {
-        let pages = Arc::clone(self);
-        background::spawn("kernel-pages", panics, move || pages.run(&notifier))
     }
 
     pub(crate) fn stop(&self) {
@@ -134,18 +112,19 @@ impl KernelPages {
         self.wake.notify_one();
     }
 
-    fn run(&self, notifier: &Notifier) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self, device: &Device) {
         let mut queue = self.queue.lock();
         loop {
             if queue.stopped {
                 return;
             }
-            let Some((ino, offset)) = queue.waiting.pop_front() else {
+            let Some((ino, pages)) = queue.waiting.pop_front() else {
                 queue = self.wake.wait_ranked(queue);
                 continue;
             };
             drop(queue);
-            if let Err(error) = notifier.inval_inode(ino, offset, 0) {
+            if let Err(error) = device.forget_attributes(ino, pages) {
                 tracing::debug!(%ino, %error, "the kernel did not drop what it holds");
             }
             queue = self.queue.lock();

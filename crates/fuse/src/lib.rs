@@ -41,10 +41,11 @@ mod operations;
 mod options;
 mod prune;
 mod replaced;
-mod served;
 mod service;
 mod shown;
 mod stats;
+#[cfg(feature = "testing")]
+mod testing;
 #[cfg(test)]
 mod tests;
 mod unopened;
@@ -52,7 +53,8 @@ mod unopened;
 pub use connection::{Connection, MappedStores};
 pub use mount::{Mount, MountError, mount};
 pub use options::{KernelCache, MountOptions};
-#[doc(hidden)]
-pub use served::Served;
 pub use shown::Shown;
 pub use stats::FuseStats;
+#[doc(hidden)]
+#[cfg(feature = "testing")]
+pub use testing::Served;

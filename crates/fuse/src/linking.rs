@@ -27,7 +27,7 @@
 //!
 //! 1. A pending name was looked up after the last different answer about it.
 //! 2. While a name is pending, all answers about it are the same file.
-//! 3. What the kernel is told without belief is never newer than what is pending.
+//! 3. An answer without belief is never newer than the pending name.
 //!
 //! # Locking
 //!
@@ -35,16 +35,13 @@
 
 use crate::device::Device;
 use crate::entry::TTL;
-use foliocache_sync::background::{self, Panics};
+use foliocache_sync::Condvar;
 use foliocache_sync::rank::LeafMutex;
-use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, Instant};
-use foliocache_sync::{Arc, Condvar};
 use foliocache_vfs::Inode;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 
 /// How long a look-up waits for the kernel to enter a pending name.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -144,7 +141,7 @@ impl State {
         }
     }
 
-    /// What a pending name leads to, if not to `found`.
+    /// The file that a pending name leads to, if not `found`.
     fn other(&self, place: Place, found: Option<NodeId>) -> Option<NodeId> {
         let other = |&&(at, node): &&(Place, NodeId)| at == place && Some(node) != found;
         let mut listings = self.listings.iter();
@@ -164,12 +161,12 @@ pub(crate) struct Linking {
     entered: Condvar,
 }
 
-/// What a listing tells of a name.
+/// The answer of a listing for a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
     /// The kernel may believe what was found.
     Believed,
-    /// What was found, without belief.
+    /// The file that was found, without belief.
     Unbelieved,
     /// This file, without belief.
     Instead(NodeId),
@@ -344,7 +341,7 @@ impl Linking {
     ///
     /// Context: blocks for requests in the directory.
     fn tell_stale(&self, dir: u64, name: &OsStr, device: &Device) {
-        // What the kernel does not know is not stale, or the mount is going.
+        // An error means that the kernel does not know the name, or that the mount ends.
         let _ = self.waiting_for(dir, || device.forget_name(dir, name, true));
     }
 
@@ -360,17 +357,8 @@ impl Linking {
         }
     }
 
-    /// Starts the thread that tells the kernel of stale names.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        device: Device,
-        panics: &Arc<Panics>,
-    ) -> io::Result<JoinHandle<()>> {
-        let linking = Arc::clone(self);
-        background::spawn("fuse-linking", panics, move || linking.run(&device))
-    }
-
-    fn run(&self, device: &Device) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self, device: &Device) {
         let mut state = self.state.lock();
         while !state.stopped {
             let stale = std::mem::take(&mut state.stale);

@@ -14,13 +14,13 @@
 //!
 //! # Locking
 //!
-//! The lock, a [`Leaf`](Rank::Leaf), protects the readings. They are used and dropped after it is released. A
-//! change is reported under [`Observers`](Rank::Observers) and other locks, where nothing may be closed, so the
+//! The lock, a [`Leaf`](foliocache_sync::rank::Rank::Leaf), protects the readings. They are used and dropped after it is released. A
+//! change is reported under [`Observers`](foliocache_sync::rank::Rank::Observers) and other locks, where nothing may be closed, so the
 //! readings that it ends wait in `ended` for the next request.
 
 use crate::entry::TTL;
 use crate::handles::DirHandle;
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::Instant;
 use foliocache_sys::Errno;
 
@@ -41,7 +41,8 @@ pub(crate) struct Reading {
 }
 
 /// The kept readings; see the module's header.
-pub(crate) struct Listed(RankedMutex<Kept>);
+#[derive(Default)]
+pub(crate) struct Listed(LeafMutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
@@ -63,12 +64,6 @@ impl Kept {
 
 fn count_of(ino: u64) -> usize {
     (ino % COUNTS as u64) as usize
-}
-
-impl Default for Listed {
-    fn default() -> Listed {
-        Listed(RankedMutex::new(Rank::Leaf, Kept::default()))
-    }
 }
 
 impl Listed {

@@ -29,7 +29,7 @@ use crate::service::{Job, Server, WORKERS_MEMORY};
 use crate::stats::{Counters, FuseStats};
 use crate::unopened::Unopened;
 use foliocache::Directory;
-use foliocache_sync::background::Panics;
+use foliocache_sync::background::{self, Panics};
 use foliocache_sync::thread::{self, JoinHandle};
 use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Weak};
@@ -38,7 +38,7 @@ use foliocache_sys::credentials::may_mount;
 use foliocache_sys::dir::mount as sys_mount;
 use foliocache_sys::fd::{self, AsFd, OFlags};
 use foliocache_vfs::{InodeHolder, Observer, SuperBlock};
-use fuser::{BackgroundSession, Config, MountOption, Notifier, Session, SessionACL};
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::mem;
 use std::path::Path;
@@ -243,30 +243,18 @@ impl Mount {
             .map_err(|error| MountError::Refused(error.to_string()))?;
         let conn = FuseConn::new(&names, options);
         let conn = Arc::new(conn.map_err(|errno| MountError::Thread(errno.into()))?);
-        let counters = Arc::clone(&conn.counters);
-        let kernel_pages = Arc::clone(&conn.kernel_pages);
-        let panics = Arc::clone(&conn.panics);
-        let pruner = Arc::clone(&conn.pruner);
-        let nodes = Arc::clone(&conn.nodes);
-        let news = Arc::clone(&conn.news);
-        let unopened = Arc::clone(&conn.unopened);
-        let linking = Arc::clone(&conn.linking);
-        let stale = Arc::clone(&conn.stale);
-        let kernel_opens = conn.kernel_opens;
         let threads = options.threads.max(1);
-        let read_only = options.is_read_only(&names);
-        let server = Server::new(conn, threads);
+        let server = Server::new(Arc::clone(&conn), threads);
         let workers = Arc::clone(&server.workers);
-        let config = config(options, read_only);
+        let config = config(options, options.is_read_only(&names));
         let session = Session::new(server, &mount_point, &config)
             .map_err(|error| MountError::of_mount(&error))?;
-        let notifier = session.notifier();
         let device =
             Device::new(session.as_fd()).map_err(|errno| MountError::Thread(errno.into()))?;
         // An empty request: tells whether the kernel knows the message.
         let can_prune = device.prune(&[]);
         match &can_prune {
-            Ok(()) => nodes.keep_names(),
+            Ok(()) => conn.nodes.keep_names(),
             Err(error) => tracing::info!(
                 %error,
                 "this kernel cannot be asked to forget inodes: those that it remembers are kept"
@@ -279,23 +267,23 @@ impl Mount {
             device,
             threads,
             workers,
-            panics,
-            counters,
-            kernel_pages,
-            news,
-            pruner,
-            unopened: kernel_opens.then_some(unopened),
-            linking,
-            stale,
+            panics: Arc::clone(&conn.panics),
+            counters: Arc::clone(&conn.counters),
+            kernel_pages: Arc::clone(&conn.kernel_pages),
+            news: Arc::clone(&conn.news),
+            pruner: Arc::clone(&conn.pruner),
+            unopened: conn.kernel_opens.then(|| Arc::clone(&conn.unopened)),
+            linking: Arc::clone(&conn.linking),
+            stale: Arc::clone(&conn.stale),
             threads_beside: Vec::new(),
         };
         let beside = Beside {
             names,
-            nodes,
+            nodes: Arc::clone(&conn.nodes),
             can_prune: can_prune.is_ok(),
         };
         mount
-            .start_threads_beside(beside, notifier)
+            .start_threads_beside(beside)
             .map_err(MountError::Thread)?;
         Ok(mount)
     }
@@ -309,29 +297,40 @@ impl Mount {
             nodes,
             can_prune,
         }: Beside,
-        notifier: Notifier,
     ) -> io::Result<()> {
-        let (panics, device) = (&self.panics, &self.device);
-        let threads = &mut self.threads_beside;
-        if let Some(unopened) = &self.unopened {
-            threads.push(unopened.start(panics)?);
+        let (panics, threads) = (&self.panics, &mut self.threads_beside);
+        let mut start = |name, run: Box<dyn FnMut() + Send>| -> io::Result<()> {
+            threads.push(background::spawn(name, panics, run)?);
+            Ok(())
+        };
+        if let Some(unopened) = self.unopened.clone() {
+            start("fuse-close", Box::new(move || unopened.run()))?;
         }
-        threads.push(self.kernel_pages.start(notifier, panics)?);
-        threads.push(self.linking.start(device.clone(), panics)?);
-        threads.push(self.stale.start(device.clone(), panics)?);
+        let (pages, device) = (Arc::clone(&self.kernel_pages), self.device.clone());
+        start("kernel-pages", Box::new(move || pages.run(&device)))?;
+        let (linking, device) = (Arc::clone(&self.linking), self.device.clone());
+        start("fuse-linking", Box::new(move || linking.run(&device)))?;
+        let (stale, device) = (Arc::clone(&self.stale), self.device.clone());
+        let forget = move |ino| device.forget_attributes(ino, false);
+        start("fuse-attributes", Box::new(move || stale.run(&forget)))?;
+        let device = self.device.clone();
         // If the kernel cannot be asked to forget, nodes have no names, so events would not lead to
         // inodes.
         if can_prune && names.has_news() && device.forget_all_names().is_ok() {
             let observer: Weak<dyn Observer> = Arc::downgrade(&self.news) as _;
             names.add_observer(observer);
-            let (names, nodes) = (Arc::clone(&names), Arc::clone(&nodes));
-            threads.push(self.news.start(names, nodes, device.clone(), panics)?);
+            let (news, names) = (Arc::clone(&self.news), Arc::clone(&names));
+            let (nodes, device) = (Arc::clone(&nodes), device.clone());
+            let run = move || news.run(&names, &nodes, &device);
+            start("kernel-news", Box::new(run))?;
             self.news.can_tell();
         }
         if can_prune {
             let holder: Weak<dyn InodeHolder> = Arc::downgrade(&self.pruner) as _;
             names.add_holder(holder);
-            threads.push(self.pruner.start(names, nodes, device.clone(), panics)?);
+            let pruner = Arc::clone(&self.pruner);
+            let run = move || pruner.run(&names, &nodes, &device);
+            start("kernel-prune", Box::new(run))?;
         }
         Ok(())
     }

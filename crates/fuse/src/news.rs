@@ -55,9 +55,7 @@ use crate::listed::Listed;
 use crate::nodes::Nodes;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use foliocache_sync::background::{self, Panics};
 use foliocache_sync::rank::LeafMutex;
-use foliocache_sync::thread::JoinHandle;
 use foliocache_sync::time::{Duration, sleep};
 use foliocache_sys::Errno;
 use foliocache_sys::clock::coarse_monotonic_ms;
@@ -86,9 +84,9 @@ struct Expected {
     ended: u64,
 }
 
+/// News for the kernel.
 #[derive(Default)]
-struct State {
-    own: HashMap<Place, Expected>,
+struct Untold {
     /// Names to tell; the value is true for directories.
     names: HashMap<Place, bool>,
     /// Inodes to tell, with a name of each.
@@ -96,6 +94,12 @@ struct State {
     /// Directories whose listings the kernel is to drop.
     listings: HashSet<u64>,
     lost: bool,
+}
+
+#[derive(Default)]
+struct State {
+    own: HashMap<Place, Expected>,
+    untold: Untold,
     /// The thread is awake and about to read the state.
     awake: bool,
     stopped: bool,
@@ -174,8 +178,8 @@ impl Drop for Own<'_> {
             own.events -= self.events;
             if own.seen > own.events {
                 own.seen = own.events;
-                self.news.push(&mut state, |state| {
-                    state.names.insert(place, false);
+                self.news.push(&mut state, |untold| {
+                    untold.names.insert(place, false);
                 });
             }
         }
@@ -246,11 +250,11 @@ impl News {
         }
     }
 
-    fn push(&self, state: &mut State, change: impl FnOnce(&mut State)) {
+    fn push(&self, state: &mut State, change: impl FnOnce(&mut Untold)) {
         if state.stopped {
             return;
         }
-        change(state);
+        change(&mut state.untold);
         if !std::mem::replace(&mut state.awake, true) {
             self.wake.set();
         }
@@ -277,8 +281,8 @@ impl News {
 
     /// Has the kernel ask for this inode's attributes again.
     pub(crate) fn forget_attributes(&self, ino: u64) {
-        self.push(&mut self.state.lock(), |state| {
-            state.inodes.entry(ino).or_default();
+        self.push(&mut self.state.lock(), |untold| {
+            untold.inodes.entry(ino).or_default();
         });
     }
 
@@ -286,8 +290,8 @@ impl News {
     /// the next listing. It has stored the names before it asks for the end, so this works even if it is told
     /// before the last answer.
     pub(crate) fn forget_listing(&self, dir: u64) {
-        self.push(&mut self.state.lock(), |state| {
-            state.listings.insert(dir);
+        self.push(&mut self.state.lock(), |untold| {
+            untold.listings.insert(dir);
         });
     }
 
@@ -300,11 +304,11 @@ impl News {
         };
         let moved = names.lookup_name(dir, name);
         let place = (within.ino(), name.to_owned());
-        self.push(&mut self.state.lock(), |state| {
+        self.push(&mut self.state.lock(), |untold| {
             if let Ok(moved) = &moved {
-                state.inodes.insert(moved.inode.ino(), Some(place.clone()));
+                untold.inodes.insert(moved.inode.ino(), Some(place.clone()));
             }
-            state.names.insert(place, true);
+            untold.names.insert(place, true);
         });
     }
 
@@ -314,31 +318,14 @@ impl News {
         self.telling.store(false, Ordering::Release);
         let mut state = self.state.lock();
         state.stopped = true;
-        let told = (
-            std::mem::take(&mut state.names),
-            std::mem::take(&mut state.inodes),
-            std::mem::take(&mut state.listings),
-        );
+        let untold = std::mem::take(&mut state.untold);
         drop(state);
-        drop(told);
+        drop(untold);
         self.wake.set();
     }
 
-    /// Starts the thread.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        names: Arc<SuperBlock>,
-        nodes: Arc<Nodes>,
-        device: Device,
-        panics: &Arc<Panics>,
-    ) -> io::Result<JoinHandle<()>> {
-        let news = Arc::clone(self);
-        background::spawn("kernel-news", panics, move || {
-            news.run(&names, &nodes, &device);
-        })
-    }
-
-    fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
         loop {
             self.wake.wait(names.news_fd());
             let mut state = self.state.lock();
@@ -352,13 +339,7 @@ impl News {
             let told = {
                 let mut state = self.state.lock();
                 state.awake = false;
-                State {
-                    names: std::mem::take(&mut state.names),
-                    inodes: std::mem::take(&mut state.inodes),
-                    listings: std::mem::take(&mut state.listings),
-                    lost: std::mem::take(&mut state.lost),
-                    ..State::default()
-                }
+                std::mem::take(&mut state.untold)
             };
             for ino in tell(told, nodes, &self.linking, device) {
                 self.forget_attributes(ino);
@@ -384,7 +365,7 @@ fn is_known(done: io::Result<()>) -> bool {
 
 /// Tells the kernel. Returns the inodes that it must be told of once more, because the answers that
 /// introduce them are still under way.
-fn tell(told: State, nodes: &Nodes, linking: &Linking, device: &Device) -> Vec<u64> {
+fn tell(told: Untold, nodes: &Nodes, linking: &Linking, device: &Device) -> Vec<u64> {
     let mut on_their_way = Vec::new();
     if told.lost {
         // The kernel does not wait for listings when it forgets all names.
@@ -445,8 +426,8 @@ impl Observer for News {
         let mut state = self.state.lock();
         let place = name.map(|name| (dir.ino(), name.to_owned()));
         let Some(place) = place else {
-            return self.push(&mut state, |state| {
-                state.inodes.entry(dir.ino()).or_default();
+            return self.push(&mut state, |untold| {
+                untold.inodes.entry(dir.ino()).or_default();
             });
         };
         if change.is_of_name() {
@@ -458,13 +439,13 @@ impl Observer for News {
                 return;
             }
             let keep = inode.is_some_and(|inode| inode.is_directory());
-            self.push(&mut state, |state| {
-                state.names.insert(place.clone(), keep);
+            self.push(&mut state, |untold| {
+                untold.names.insert(place.clone(), keep);
             });
         }
         if let Some(inode) = inode {
-            self.push(&mut state, |state| {
-                state.inodes.insert(inode.ino(), Some(place));
+            self.push(&mut state, |untold| {
+                untold.inodes.insert(inode.ino(), Some(place));
             });
         }
     }
@@ -472,8 +453,8 @@ impl Observer for News {
     fn directory_is_gone(&self, dir: &Inode, name: &OsStr) {
         // The name was kept when its loss was reported, because the directory could have been
         // moved.
-        self.push(&mut self.state.lock(), |state| {
-            state.names.insert((dir.ino(), name.to_owned()), false);
+        self.push(&mut self.state.lock(), |untold| {
+            untold.names.insert((dir.ino(), name.to_owned()), false);
         });
     }
 
@@ -495,7 +476,7 @@ impl Observer for News {
         let over = |own: &Expected| own.running == 0 && own.ended < began;
         state.own.retain(|_, own| !over(own));
         if !complete {
-            self.push(&mut state, |state| state.lost = true);
+            self.push(&mut state, |untold| untold.lost = true);
         }
     }
 }

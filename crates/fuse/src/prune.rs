@@ -21,15 +21,13 @@
 //!
 //! # Locking
 //!
-//! `state`, a [`Leaf`](Rank::Leaf), protects the figures and the nodes that came back. Nodes are dropped after it
+//! `state`, a [`Leaf`](foliocache_sync::rank::Rank::Leaf), protects the figures and the nodes that came back. Nodes are dropped after it
 //! is released.
 
 use crate::device::Device;
 use crate::nodes::{Nodes, PATIENCE};
 use crate::stats::{Counters, add};
-use foliocache_sync::background::{self, Panics};
-use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, Condvar};
 use foliocache_vfs::{InodeHolder, Named, SuperBlock};
@@ -63,7 +61,7 @@ struct State {
 
 /// The number of nodes that reclaim wants back, and those that came.
 pub(crate) struct Pruner {
-    state: RankedMutex<State>,
+    state: LeafMutex<State>,
     /// Wakes the thread.
     wake: Condvar,
     /// Wakes waiting requests.
@@ -75,25 +73,11 @@ impl Pruner {
     /// Nothing is wanted yet.
     pub(crate) fn new(counters: Arc<Counters>) -> Pruner {
         Pruner {
-            state: RankedMutex::new(Rank::Leaf, State::default()),
+            state: LeafMutex::default(),
             wake: Condvar::new(),
             round_done: Condvar::new(),
             counters,
         }
-    }
-
-    /// Starts the thread.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        names: Arc<SuperBlock>,
-        nodes: Arc<Nodes>,
-        device: Device,
-        panics: &Arc<Panics>,
-    ) -> std::io::Result<JoinHandle<()>> {
-        let pruner = Arc::clone(self);
-        background::spawn("kernel-prune", panics, move || {
-            pruner.run(&names, &nodes, &device);
-        })
     }
 
     pub(crate) fn stop(&self) {
@@ -141,7 +125,8 @@ impl Pruner {
         }
     }
 
-    fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self, names: &SuperBlock, nodes: &Nodes, device: &Device) {
         loop {
             let mut state = self.state.lock();
             while state.wanted == 0 && state.returned.is_empty() && !state.stopped {

@@ -21,17 +21,14 @@
 //!
 //! # Locking
 //!
-//! `state`, a [`Leaf`](Rank::Leaf), protects the list. A handle is cloned under it, and closed or handed to the node
+//! `state`, a [`Leaf`](foliocache_sync::rank::Rank::Leaf), protects the list. A handle is cloned under it, and closed or handed to the node
 //! after it is released.
 
 use crate::handles::FileHandle;
 use crate::nodes::Nodes;
-use foliocache_sync::background::{self, Panics};
-use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::thread::JoinHandle;
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::{Arc, Condvar};
-use std::io;
 
 /// How long a file without requests stays open.
 const IDLE: Duration = Duration::from_secs(1);
@@ -60,7 +57,7 @@ struct State {
 
 /// The open files, see the module's header.
 pub(crate) struct Unopened {
-    state: RankedMutex<State>,
+    state: LeafMutex<State>,
     wake: Condvar,
     nodes: Arc<Nodes>,
 }
@@ -69,7 +66,7 @@ impl Unopened {
     /// No open files. `nodes` get the handles of unlinked files.
     pub(crate) fn new(nodes: Arc<Nodes>) -> Unopened {
         Unopened {
-            state: RankedMutex::new(Rank::Leaf, State::default()),
+            state: LeafMutex::default(),
             wake: Condvar::new(),
             nodes,
         }
@@ -126,12 +123,6 @@ impl Unopened {
         }
     }
 
-    /// Starts the thread.
-    pub(crate) fn start(self: &Arc<Self>, panics: &Arc<Panics>) -> io::Result<JoinHandle<()>> {
-        let unopened = Arc::clone(self);
-        background::spawn("fuse-close", panics, move || unopened.run())
-    }
-
     /// Ends the thread and closes all files. Call it when no more requests are served.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
@@ -142,7 +133,8 @@ impl Unopened {
         drop(open);
     }
 
-    fn run(&self) {
+    /// The thread's work, until [`stop`](Self::stop).
+    pub(crate) fn run(&self) {
         let mut state = self.state.lock();
         while !state.stopped {
             let now = Instant::now();

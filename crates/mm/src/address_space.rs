@@ -36,16 +36,17 @@
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::{Arc, OnceBox, Weak, rcu};
+use foliocache_sync::{Arc, LazyCounter, OnceBox, Weak, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::ops::Range;
 
-use crate::counters::{Count, FileCounters, Hits, PageCounts, bump};
+use crate::counters::{Count, FileCounters, PageCounts, bump};
 use crate::dirty::{DirectWrites, FlushState, Groups, NOT_DIRTY, WritebackState};
 use crate::errseq::ErrSeq;
+use crate::folio::state::Snapshot;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
 use crate::frames::{FrameNumber, MAX_ORDER};
-use crate::hints::{Appended, Start};
+use crate::hints::Appended;
 use crate::lookup::find_page;
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::prepared::Prepared;
@@ -69,7 +70,7 @@ impl AddressSpace {
         let mm = bdi.mm();
         let mapping = Arc::new(Self {
             mm: Arc::clone(mm),
-            hits: Hits::default(),
+            hits: LazyCounter::new(),
             ops,
             bdi: Arc::clone(bdi),
             id: mm.next_mapping_id(),
@@ -78,7 +79,7 @@ impl AddressSpace {
             appended: Appended::default(),
             direct: DirectWrites::default(),
             counts: PageCounts::default(),
-            start: Start::default(),
+            start: AtomicU64::new(0),
             nr_pinned: AtomicU64::new(0),
             index: XArray::new(Arc::clone(&mm.nodes)),
             i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
@@ -104,8 +105,8 @@ impl AddressSpace {
         mapping
     }
 
-    /// Bytes that an address space takes by itself, without its pages: what to charge for one. What it
-    /// takes besides once it is much read it charges itself.
+    /// Bytes that an address space takes by itself, without its pages: what to charge for one. Memory that it takes
+    /// later for counting hits it charges itself.
     pub fn memory_bytes() -> usize {
         // In the heap, with the counts of its `Arc` on a line before it, and what the allocator loses by the alignment:
         // measured with glibc. In the table of address spaces, half empty at worst. And the groups of its fsyncs.
@@ -155,6 +156,19 @@ impl AddressSpace {
         locked.mapping() == self.key() && locked.holds(page)
     }
 
+    /// As [`AddressSpace::try_lock_folio`], with the state and the identity that it was locked in. Fails, too, if the state
+    /// changes between the look at it and the exchange: so what it was need not be waited for after the lock.
+    #[inline(always)]
+    pub(crate) fn try_lock_seen(
+        &self,
+        page: PageIndex,
+    ) -> Option<(LockedFolio<'_>, Snapshot, Identity)> {
+        let (locked, seen) = self.folio_at(page)?.try_lock_seen(&self.mm.waits)?;
+        let identity = locked.identity_at(seen);
+        let here = locked.mapping() == self.key() && identity.covers(page);
+        here.then_some((locked, seen, identity))
+    }
+
     /// As [`AddressSpace::lock_folio`] where the lock is free; else nothing.
     #[inline]
     pub(crate) fn try_lock_folio(&self, page: PageIndex) -> Option<LockedFolio<'_>> {
@@ -181,11 +195,7 @@ impl AddressSpace {
         let (folio, frame, order) = prepared.take(self, page, order)?;
         let mm: &Mm = self.mm();
         let locked = folio.lock(&mm.waits);
-        let identity = Identity {
-            index: page,
-            order,
-            frame,
-        };
+        let identity = Identity::new(page, order, frame);
         locked.attach(self.key(), identity);
         mm.frames.set_owner(frame, mm.folios.id(folio));
         if self.bdi.is_memory() {
@@ -199,7 +209,7 @@ impl AddressSpace {
         if added.is_err() {
             let (frame, order) = locked.detach();
             drop(locked);
-            // A linear frame is the page's, whoever has the folio.
+            // A linear frame belongs to its page, not to a folio.
             match mm.frames.is_linear(frame) {
                 true => mm.frames.unclaim_linear(frame, order),
                 false => mm.frames.free(frame, order),
@@ -207,20 +217,13 @@ impl AddressSpace {
             mm.folios.free(folio);
             return None;
         }
-        if mm.frames.is_linear(frame) {
-            match mm.frames.take_linear(frame, order, &mut prepared.frames) {
-                Ok(false) => {}
-                Ok(true) => self.unmap_pages(page.0..page.0 + (1 << order)),
-                Err(error) => {
-                    let mut index = self.index.lock();
-                    let _ = (index.erase_if(page.0, entry), locked.detach());
-                    drop((index, locked));
-                    mm.frames.unclaim_linear(frame, order);
-                    mm.folios.free(folio);
-                    prepared.refuse(error);
-                    return None;
-                }
-            }
+        if let Err(error) = self.take_linear(identity, &mut prepared.frames) {
+            let mut index = self.index.lock();
+            let _ = (index.erase_if(page.0, entry), locked.detach());
+            drop((index, locked));
+            mm.folios.free(folio);
+            prepared.refuse(error);
+            return None;
         }
         self.note_start(&locked);
         self.nr_pages.fetch_add(1 << order, Ordering::Relaxed);
@@ -281,7 +284,9 @@ impl AddressSpace {
     ) -> Option<(FrameNumber, u32)> {
         let mm: &Mm = self.mm();
         debug_assert!(locked.may(Operation::Remove));
-        self.note_uncached_gone(&locked);
+        if Self::take_mark(&locked) {
+            bump(&self.counters.uncached.dropped, locked.nr_pages());
+        }
         let folio = locked.folio();
         let (seen, frame, order) = {
             let mut index = self.index.lock();
@@ -320,8 +325,8 @@ impl AddressSpace {
         self.retire(locked, frame, order)
     }
 
-    /// What becomes of a folio that was detached, of frames that are given: it is its views', or its descriptor is free.
-    /// Then the frames are returned, if they are general ones.
+    /// The end of a folio that was detached and had these frames: its views keep it, or its descriptor becomes free. In
+    /// the second case general frames are returned.
     pub(crate) fn retire(
         &self,
         locked: LockedFolio<'_>,
@@ -331,7 +336,7 @@ impl AddressSpace {
         let (mm, folio) = (self.mm(), locked.folio());
         if locked.hold_counts().is_viewed() {
             {
-                let mut names = mm.orphan_names.0.lock();
+                let mut names = mm.orphan_names.lock();
                 if names.len() < MAX_NAMES && !names.contains_key(&self.id()) {
                     names.insert(self.id(), self.name());
                 }
@@ -350,13 +355,6 @@ impl AddressSpace {
     pub(crate) fn take_mark(locked: &LockedFolio<'_>) -> bool {
         locked.state.load().has(flag::DROPBEHIND)
             && locked.state.clear(flag::DROPBEHIND).has(flag::DROPBEHIND)
-    }
-
-    /// A marked folio leaves the index, whoever takes it out.
-    pub(crate) fn note_uncached_gone(&self, locked: &LockedFolio<'_>) {
-        if Self::take_mark(locked) {
-            bump(&self.counters.uncached.dropped, locked.nr_pages());
-        }
     }
 
     /// As [`AddressSpace::mark_grains_dirty`], for those that a range of bytes touches.
@@ -420,32 +418,20 @@ impl AddressSpace {
         self.mm().frames.addr(locked.frame()).wrapping_add(offset)
     }
 
-    /// Removes every folio that lies in `first..=last` whole and has no pins, whatever its state.
+    /// Removes the folios that lie in `pages` whole and permit `operation`; `lock` chooses between waiting for those
+    /// in use and leaving them. Returns how many pages went.
     ///
-    /// Context: may block for folio locks; `wb_lock` held unless nothing can be dirty.
-    pub(crate) fn remove_range(&self, first: PageIndex, last: PageIndex) {
-        let lock = |page| self.lock_folio(page);
-        self.for_each_folio(first, last, lock, |locked| {
-            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
-            if inside && locked.may(Operation::Remove) {
-                self.remove_folio(locked);
-            }
-        });
-    }
-
-    /// Drops the clean pages of a range, as far as `operation` is permitted; `lock` chooses between waiting for those
-    /// in use and leaving them.
-    pub(crate) fn drop_clean<'a>(
+    /// Context: for [`Operation::Remove`] `wb_lock` held, unless nothing can be dirty.
+    pub(crate) fn remove_folios<'a>(
         &'a self,
-        first: PageIndex,
-        last: PageIndex,
+        pages: Range<u64>,
         operation: Operation,
         lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
     ) -> u64 {
         let mut dropped = 0;
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
         self.for_each_folio(first, last, lock, |locked| {
-            let inside = locked.index() >= first && locked.end().0 - 1 <= last.0;
-            if inside && locked.may(operation) {
+            if locked.lies_in(&pages) && locked.may(operation) {
                 dropped += locked.nr_pages();
                 self.remove_folio(locked);
             }
@@ -485,8 +471,8 @@ impl Drop for AddressSpace {
             return;
         }
         // Nobody else holds it, so no writeback runs; reclaim may still evict a folio, and
-        // `remove_range` waits for that folio's lock.
-        self.remove_range(PageIndex(0), PageIndex(u64::MAX));
+        // `lock_folio` waits for that folio's lock.
+        self.remove_folios(0..u64::MAX, Operation::Remove, |page| self.lock_folio(page));
         owner::wait_for_holders(&self.index, &self.holders);
         self.retire_ranges();
         self.mm().unregister(self);

@@ -12,10 +12,10 @@ use crate::views::{CopyInMaking, OVERHEAD};
 /// One of so many bytes of the bound is the most that charged copies hold.
 const PART: u64 = 4;
 
-/// Bytes that are charged at once where memory is short. Room for so many is made by whatever makes room for an index node.
+/// Bytes that are charged at once where memory is short. Whatever makes room for an index node makes room for so many.
 const PIECE: u64 = CHUNK_SIZE as u64;
 
-/// Times room is made for a charge of metadata before it is refused: others may take what is freed.
+/// Times room is made for a charge of metadata before it is refused: others may take the freed memory.
 const CHARGE_ATTEMPTS: usize = 4;
 
 /// Bytes that are charged to the bound of a cache until this is dropped.
@@ -41,7 +41,7 @@ impl MetadataCharge {
         }
     }
 
-    /// Charges the bytes for what somebody has in use; see [`Mm::charge_used_metadata`].
+    /// Charges the bytes for something in use; see [`Mm::charge_used_metadata`].
     ///
     /// # Errors
     /// Those of [`Mm::charge_used_metadata`], whose context this has.
@@ -51,12 +51,12 @@ impl MetadataCharge {
         Ok(Self { mm, bytes })
     }
 
-    /// What is charged.
+    /// Bytes charged.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives back what is beyond `bytes`.
+    /// Gives back the charge beyond `bytes`.
     pub fn reduce_to(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;
@@ -73,11 +73,11 @@ impl Drop for MetadataCharge {
 }
 
 impl Mm {
-    /// Charges `bytes` of somebody's metadata to the bound; reclaims a little to make room. Pages give way to it before names
-    /// and inodes do: [`Mm::charge_used_metadata`] has it the other way round.
+    /// Charges `bytes` of metadata to the bound; reclaims a little to make room. Pages give way to it before names and inodes
+    /// do; with [`Mm::charge_used_metadata`] names and inodes go first.
     ///
     /// # Errors
-    /// `ENOMEM` when what may be metadata is used up even so. Never waits for I/O.
+    /// `ENOMEM` when the part of the bound for metadata is used up even so. Never waits for I/O.
     pub fn charge_metadata(&self, bytes: u64) -> Result<(), Errno> {
         for _ in 0..CHARGE_ATTEMPTS {
             if self.take_metadata(bytes) {
@@ -93,9 +93,7 @@ impl Mm {
             false => Err(Errno::ENOMEM),
         }
     }
-}
 
-impl Mm {
     /// Charges a copy of `len` bytes to the bound.
     ///
     /// Context: as [`Mm::charge_used_metadata`], which it blocks as.
@@ -113,8 +111,7 @@ impl Mm {
             wanted,
             charged: 0,
         };
-        let at_once = self.try_charge_metadata(wanted);
-        if at_once {
+        if self.try_charge_metadata(wanted) {
             making.charged = wanted;
         }
         while making.charged < wanted {

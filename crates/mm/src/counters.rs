@@ -1,6 +1,5 @@
-//! What is counted, per file, per file system and per cache, and the figures of a file.
+//! The counters of a file, a file system and a cache, and the figures of a file.
 
-use foliocache_sync::LazyCounter;
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::time::Duration;
 
@@ -45,7 +44,7 @@ impl PageCounts {
     }
 }
 
-/// What happened in a cache, ever; [`MmStats`](crate::MmStats) has the meaning of each.
+/// Events of a cache since it was made; [`MmStats`](crate::MmStats) has the meaning of each.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) direct_reclaims: AtomicU64,
@@ -56,7 +55,7 @@ pub(crate) struct Events {
     pub(crate) replaced: AtomicU64,
 }
 
-/// What one file's users did, since it was first opened, besides hits.
+/// Activity of one file, besides hits, since it was first opened.
 #[derive(Debug, Default)]
 pub(crate) struct FileCounters {
     pub(crate) misses: AtomicU64,
@@ -72,7 +71,7 @@ pub(crate) struct FileCounters {
     pub(crate) faults: AtomicU64,
     pub(crate) mapped: AtomicU64,
     pub(crate) uncached: UncachedCounters,
-    /// What readahead of the file was worth lately.
+    /// How much of the recent readahead of the file was used.
     pub(crate) feedback: ReadaheadFeedback,
 }
 
@@ -88,10 +87,6 @@ pub(crate) struct UncachedCounters {
     pub(crate) failed_held: AtomicU32,
 }
 
-/// What was found in the cache of one file.
-#[derive(Debug, Default)]
-pub(crate) struct Hits(pub(crate) LazyCounter);
-
 /// Adds to a counter that nothing else depends on.
 pub(crate) fn bump(counter: &AtomicU64, n: u64) {
     // Relaxed: a statistic.
@@ -103,7 +98,7 @@ pub(crate) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// As [`bump`], of a counter of what is rare.
+/// As [`bump`], of a counter of rare events.
 pub(crate) fn bump_short(counter: &AtomicU32, n: u32) {
     // Relaxed: a statistic.
     counter.fetch_add(n, Ordering::Relaxed);
@@ -118,7 +113,7 @@ pub(crate) fn read_short(counter: &AtomicU32) -> u64 {
 /// memory, or since the cache was made.
 ///
 /// A folio of several pages counts whole as dirty, under writeback, unstable or failed as soon as part
-/// of it is: all of it has to stay in memory. What is written is the part.
+/// of it is: all of it has to stay in memory. Only the part is written.
 ///
 /// Each page that a read touches counts once: as a hit, as a first use of readahead, or as a miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,7 +123,7 @@ pub struct FileStats {
     pub resident_pages: u64,
     /// Folios that hold them: of one page each, or of many.
     pub folios: u64,
-    /// Pages newer than what was handed to the backing store.
+    /// Pages newer than the backing store's.
     pub dirty_pages: u64,
     /// Pages being written.
     pub writeback_pages: u64,
@@ -164,11 +159,11 @@ pub struct FileStats {
     pub faults: u64,
     /// Pages that faults put into the page tables.
     pub mapped_pages: u64,
-    /// What became of the pages of uncached operations.
+    /// The fate of the pages of uncached operations.
     pub uncached: UncachedStats,
 }
 
-/// What became of the pages of uncached operations. Each page that such an operation brought in,
+/// The fate of the pages of uncached operations. Each page that such an operation brought in,
 /// read ahead or found counts once as asked and once among the others, those of [`UncachedStats::pending_pages`] excepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -179,9 +174,9 @@ pub struct UncachedStats {
     pub dropped_pages: u64,
     /// Stayed: they were in the cache before.
     pub kept_present_pages: u64,
-    /// Stayed: somebody else read, wrote or mapped them meanwhile.
+    /// Stayed: others read, wrote or mapped them meanwhile.
     pub kept_used_pages: u64,
-    /// Stayed for reclaim, which takes them early: somebody had them locked when they were to be dropped.
+    /// Stayed for reclaim, which takes them early: they were locked when they were to be dropped.
     pub failed_locked_pages: u64,
     /// Stayed likewise: they were held in memory by then, or their folio was cut in two.
     pub failed_held_pages: u64,

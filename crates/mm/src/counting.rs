@@ -26,10 +26,10 @@ impl AddressSpace {
         self.add_activity(stats);
     }
 
-    /// Adds what was done with the file to what was done with others.
+    /// Adds the activity of the file.
     pub(crate) fn add_activity(&self, stats: &mut FileStats) {
         let counters = &self.counters;
-        stats.hit_pages += self.hits.0.sum().unsigned_abs();
+        stats.hit_pages += self.hits.sum().unsigned_abs();
         stats.missed_pages += read(&counters.misses);
         stats.readahead_first_used_pages += read(&counters.readahead_first_uses);
         stats.evicted_pages += read(&counters.evictions);
@@ -68,7 +68,7 @@ impl AddressSpace {
     /// Counts pages that were found in the cache and had been used before.
     #[inline]
     pub(crate) fn count_hits(&self, pages: u64) {
-        if self.hits.0.add(pages as i64) {
+        if self.hits.add(pages as i64) {
             self.spread_hits();
         }
     }
@@ -80,7 +80,7 @@ impl AddressSpace {
         if !self.mm().frames.try_charge_metadata(bytes) {
             return;
         }
-        if self.hits.0.spread() {
+        if self.hits.spread() {
             bump(&self.bdi().hit_bytes, bytes);
         } else {
             // Another thread did.
@@ -90,7 +90,7 @@ impl AddressSpace {
 
     /// Gives back what counting hits is charged to the bound, at the end.
     pub(crate) fn uncharge_hits(&self) {
-        if self.hits.0.is_spread() {
+        if self.hits.is_spread() {
             let bytes = ShardedCounter::heap_bytes() as u64;
             // Relaxed: a figure.
             self.bdi().hit_bytes.fetch_sub(bytes, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Plain stores and loads in the direct map, by whoever owns the frame.
+//! Plain stores and loads in the direct map, by the owner of the frame.
 //!
 //! # Safety
 //!

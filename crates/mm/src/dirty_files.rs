@@ -9,8 +9,8 @@
 //! # Memory ordering
 //!
 //! `dirty_turn` against the file's page counts is a Dekker pair, by two SeqCst fences, each the
-//! other's partner: who dirties a page counts it and then looks at the turn; who takes a file off
-//! clears the turn and then looks at the counts. One of them sees what the other did.
+//! other's partner: a writer counts its page and then looks at the turn; a thread that takes a file
+//! off the list clears the turn and then looks at the counts. One of them sees what the other did.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
@@ -64,7 +64,7 @@ impl BackingDevInfo {
             if first {
                 files.used = true;
                 wake = std::mem::take(&mut files.flusher_rests);
-                // Nothing of it is dirty but this: it has what it is given next.
+                // Nothing else of it is dirty: it begins with the share that it is given next.
                 self.share.store(0, Ordering::Relaxed);
                 self.mm.shares.nr_dirty.fetch_add(1, Ordering::Relaxed);
             }
@@ -88,7 +88,7 @@ impl BackingDevInfo {
         Some(next)
     }
 
-    /// What is dirty of a file became so at `since` or later.
+    /// Notes that nothing in the file has been dirty since before `since`.
     pub(crate) fn note_younger(&self, mapping: &AddressSpace, since: u64) {
         let mut files = self.dirty_files.lock();
         // Relaxed: changes under the lock.
@@ -116,7 +116,7 @@ impl BackingDevInfo {
         self.dirty_files.lock().last
     }
 
-    /// Takes a file off the list if it is durable now. What was taken off is dropped unlocked.
+    /// Takes a file off the list if it is durable now. The list's reference is dropped without the lock held.
     pub(crate) fn unqueue_if_durable(&self, mapping: &Arc<AddressSpace>) {
         let mut files = self.dirty_files.lock();
         if mapping.is_dirty() {

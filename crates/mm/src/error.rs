@@ -9,7 +9,7 @@ pub enum MmError {
     /// The limit is too small, by itself ([`MIN_LIMIT`](crate::MIN_LIMIT)) or for what the cache holds.
     #[error("a limit of {limit} bytes is too small: at least {min} bytes are needed")]
     LimitTooSmall {
-        /// What was asked for, in bytes.
+        /// The limit that was asked for, in bytes.
         limit: u64,
         /// The least possible, in bytes.
         min: u64,
@@ -17,7 +17,7 @@ pub enum MmError {
     /// The limit is larger than the machine's memory.
     #[error("a limit of {limit} bytes is larger than the {max} bytes this cache may use here")]
     LimitTooLarge {
-        /// What was asked for, in bytes.
+        /// The limit that was asked for, in bytes.
         limit: u64,
         /// The most possible, in bytes: the machine's memory.
         max: u64,

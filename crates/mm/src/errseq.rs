@@ -1,4 +1,4 @@
-//! Writeback errors that are reported once to everybody who had the file open.
+//! Writeback errors that are reported once to every handle that was open.
 //!
 //! # Model
 //!

@@ -1,9 +1,12 @@
 //! The frames of a file's pages: the boundary between files and frames (decision 42).
 
 use foliocache_sync::Arc;
+use foliocache_sys::Errno;
 use std::ops::Range;
 
+use crate::folio::Identity;
 use crate::frames::{BLOCK_FRAMES, FrameKind, FrameNumber, MAX_ORDER, Reservation};
+use crate::lookup::find_page;
 use crate::records::AddressSpace;
 use crate::types::{PageIndex, pages_for};
 
@@ -15,7 +18,7 @@ impl AddressSpace {
     pub(crate) fn linear_frame(&self, page: PageIndex) -> Option<FrameNumber> {
         let ranges = self.linear.get()?.ranges.read();
         let range = ranges.iter().find(|range| page.0 < range.end())?;
-        Some(range.range.base().add((page.0 - range.first) as u32))
+        Some(range.base().add((page.0 - range.first) as u32))
     }
 
     /// The first page of the folio that `page` has, if its frames are huge.
@@ -45,7 +48,7 @@ impl AddressSpace {
             let ranges = std::mem::take(&mut *linear.ranges.write());
             for range in ranges {
                 let range = Arc::into_inner(range).expect("nobody else has the file");
-                self.mm().frames.retire_range(range.range);
+                self.mm().frames.retire_range(range);
             }
             self.mm().reclaimer.worker.wake();
         }
@@ -85,12 +88,40 @@ impl AddressSpace {
         }
     }
 
+    /// Takes the frames of a folio that has just come into the index into use, if they are linear ones, which were claimed.
+    ///
+    /// Context: the folio is locked; takes `windows` shared.
+    ///
+    /// # Errors
+    /// Those of [`Frames::take_linear`](crate::Frames); the frames are not claimed any more then.
+    pub(crate) fn take_linear(
+        &self,
+        place: Identity,
+        promised: &mut Reservation<'_>,
+    ) -> Result<(), Errno> {
+        let (frames, first) = (&self.mm().frames, place.index.0);
+        if !frames.is_linear(place.frame) {
+            return Ok(());
+        }
+        let taken = frames.take_linear(place.frame, place.order, promised);
+        if taken.inspect_err(|_| frames.unclaim_linear(place.frame, place.order))? {
+            self.unmap_pages(first..first + (1 << place.order));
+        }
+        Ok(())
+    }
+
     /// Frees the general frames of a folio that left the index and whose version grew. A reader may still be
     /// copying from them, and finds that out afterwards. Does not sleep.
     pub(crate) fn free_frames(&self, frames: Option<(FrameNumber, u32)>) {
         if let Some((frame, order)) = frames {
             self.mm().frames.free(frame, order);
         }
+    }
+
+    /// Whether some of `pages` are cached.
+    pub(crate) fn has_pages(&self, pages: &Range<u64>) -> bool {
+        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
+        find_page(&self.index, first, last).is_some()
     }
 
     /// Whether a page is the file's, or in a huge frame with such a page.

@@ -1,5 +1,5 @@
-//! The locks of a file that many share: `i_rwsem` and `invalidate_lock` as those take them who give way to a first mapping
-//! (`linear/busy.rs`), and `wb_lock` for callers that make the file durable.
+//! Taking the locks of a file: `i_rwsem` and `invalidate_lock` shared, by callers that give way to a first mapping
+//! (`linear/busy.rs`), and `wb_lock`, by callers that make the file durable.
 //!
 //! # Memory ordering
 //!
@@ -81,8 +81,8 @@ impl AddressSpace {
         }
     }
 
-    /// `wb_lock`, for who makes the file durable: the flusher lets go of it, and does not take it
-    /// again meanwhile, which it could do for ever, so fast is it back.
+    /// `wb_lock`, for a caller that makes the file durable. The flusher lets go of it, and does not take it again
+    /// before the caller has it: it is fast enough to starve the caller.
     pub(crate) fn lock_awaited(&self) -> RankedMutexGuard<'_, WritebackState> {
         let _awaited = self.awaited();
         self.wb_lock.lock()

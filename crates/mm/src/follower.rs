@@ -18,7 +18,7 @@ const EVENT_PAUSE: Duration = Duration::from_millis(100);
 impl Mm {
     /// Starts the thread, which holds the cache only while it looks.
     pub(crate) fn start_following(self: &Arc<Self>, mut monitor: Monitor) -> Result<(), Errno> {
-        let waker = monitor.waker()?;
+        let waker = monitor.waker();
         let panics = self.panics();
         let mm = Arc::downgrade(self);
         let run = move || {
@@ -29,7 +29,7 @@ impl Mm {
                 let changed = mm.frames.limit() != before;
                 drop(mm);
                 told = match told && !changed {
-                    // What the kernel told of was none of ours: it may happen all the time.
+                    // The event of the kernel does not concern this cache: there may be many of them.
                     true => {
                         monitor.rest(EVENT_PAUSE.min(pause));
                         false
@@ -45,7 +45,7 @@ impl Mm {
 
     /// Looks outside and does what the policy says; returns how long to wait for the next look.
     fn follow_pressure(&self, monitor: &mut Monitor) -> Duration {
-        #[cfg(test)]
+        #[cfg(all(test, not(any(loom, shuttle))))]
         self.pressure.inject_panic();
         let (outside, held) = self.sample(monitor);
         if let Err(error) = self.follow(&outside, held) {
@@ -54,8 +54,7 @@ impl Mm {
         self.pressure.policy.lock().pause()
     }
 
-    /// What the follower does when it has seen `outside`, for a model, which has no surroundings of its own. Returns how
-    /// long to wait for the next look.
+    /// Follows `outside`, for a model, which has no surroundings of its own. Returns how long to wait for the next look.
     #[cfg(shuttle)]
     #[doc(hidden)]
     pub fn follow_model(&self, outside: &Outside) -> Result<Duration, MmError> {
@@ -63,7 +62,7 @@ impl Mm {
         Ok(self.pressure.policy.lock().pause())
     }
 
-    /// Keeps the limit that the policy finds right for what was seen outside, and held meanwhile.
+    /// Keeps the limit that the policy finds right for the use of memory outside and inside.
     pub(crate) fn follow(&self, outside: &Outside, held: Usage) -> Result<(), MmError> {
         adapt(
             &mut self.pressure.policy.lock(),
@@ -77,11 +76,10 @@ impl Mm {
         Ok(())
     }
 
-    /// What is used outside, and what is held inside at that time.
+    /// The use of memory outside, and inside at the same time.
     fn sample(&self, monitor: &mut Monitor) -> (Outside, Usage) {
-        // What is used outside and what is held inside belong together only if the cache took and
-        // gave back no block in between. Of one that does so all the time the lesser is believed:
-        // then the rest counts as taken by others, which errs on the safe side.
+        // The two figures belong together only if the cache took and gave back no block in between. If it does so all
+        // the time, the smaller one is used: the rest counts as taken by others, which errs on the safe side.
         let mut held = self.held();
         let mut outside = monitor.sample();
         for attempt in 1..=ATTEMPTS {

@@ -9,7 +9,7 @@
 //! | `Io` | stay in memory and writable in the windows | is not noticed, so all of it stays dirty | through a copy |
 //!
 //! Folios of held pages carry `HELD` and are not evicted. They count against a share of the bound ([`crate::unreclaimable`]),
-//! each page once. What is pinned besides counts as held.
+//! each page once. A held page that is also pinned counts as held.
 //!
 //! # Invariants
 //!
@@ -41,7 +41,8 @@ use crate::records::{AddressSpace, LinearFile, Mm};
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 impl AddressSpace {
-    /// Keeps pages in memory until [`AddressSpace::release`], reading what is missing; whether some were not held.
+    /// Keeps pages in memory until [`AddressSpace::release`], and reads missing ones; whether some were not held
+    /// before.
     ///
     /// Context: blocks for I/O and memory; no lock held but `i_rwsem`. The pages lie in the file and in its linear ranges.
     ///
@@ -89,7 +90,8 @@ impl AddressSpace {
             mine.expect("it is held").ready = true;
             held.ready = true;
         }
-        if held.kind.unnoticed() && !self.bdi().is_memory() {
+        let unnoticed = held.kind == HoldKind::Untracked;
+        if unnoticed && !self.bdi().is_memory() {
             self.bdi().queue_dirty(self);
         }
         Ok(new)
@@ -106,7 +108,7 @@ impl AddressSpace {
         let untracked = |held: &Held| held.kind == HoldKind::Untracked;
         let stored = matches!(held.kind, HoldKind::Untracked | HoldKind::Io);
         if stored && others(untracked) > 0 {
-            // What was stored since the last sync is still to be written.
+            // Stores since the last sync are still to be written.
             self.dirty_all(&held.pages);
         }
         let left = {
@@ -118,7 +120,7 @@ impl AddressSpace {
             (self.bdi().stay_dirty).fetch_sub(fewer, Ordering::Relaxed);
             not_held(&all, &held.pages, |_| true)
         };
-        if held.kind.unnoticed() {
+        if held.kind == HoldKind::Untracked {
             // It may be durable now.
             self.bdi().note_progress(self);
         }
@@ -153,8 +155,8 @@ impl AddressSpace {
         }
     }
 
-    /// Reads what is missing of pages, and marks their folios as held: those of no other pages, where there is memory to
-    /// split them.
+    /// Reads missing pages, and marks the folios as held. Folios that go beyond the pages are split where there is
+    /// memory for it.
     fn bring_in(self: &Arc<Self>, pages: &Range<u64>) -> Result<(), Errno> {
         let readahead = ReadaheadState::new();
         let (mut page, mut split) = (PageIndex(pages.start), None);
@@ -168,11 +170,11 @@ impl AddressSpace {
                 self.split_at(PageIndex(pages.end));
                 continue;
             }
-            let all = locked.identity();
-            if !locked.has_grains(0..all.bytes()) {
+            let (bytes, pages) = (locked.identity().bytes(), locked.index()..locked.end());
+            if !locked.has_grains(0..bytes) {
                 drop(locked);
-                match self.read_rest(all.index, PageIndex(all.index.0 + (1 << all.order) - 1))? {
-                    Some(whole) if whole.has_grains(0..all.bytes()) => locked = whole,
+                match self.read_rest(pages)? {
+                    Some(whole) if whole.has_grains(0..bytes) => locked = whole,
                     _ => continue,
                 }
             }
@@ -185,14 +187,13 @@ impl AddressSpace {
             self.count_pins_once(&locked);
             page = locked.end();
             drop(locked);
-            if let Some(behind) = behind {
-                self.read_ahead(behind.window, false);
-            }
+            self.read_ahead(behind.and_then(|behind| behind.window), false);
         }
         Ok(())
     }
 
-    /// Reads what is held or pinned once more, in place: the store has changed it. What cannot be read stays as it was.
+    /// Reads held and pinned pages once more, in place, because the store has changed them. A page that cannot be read
+    /// stays as it was.
     ///
     /// Context: `invalidate_lock` held exclusive; blocks for I/O, with folio locks.
     pub(crate) fn read_held_again(&self) {

@@ -1,4 +1,4 @@
-//! Writers that wait while others' changes of the store are taken over.
+//! Holding writers off while others' changes of the store are taken over.
 //!
 //! # Model
 //!
@@ -17,8 +17,8 @@
 //!
 //! # Memory ordering
 //!
-//! `Relaxed`: `i_rwsem` orders it for writes that take that, and the lock of a folio for write hits. One that began before is found
-//! dirty afterwards.
+//! `Relaxed`: `i_rwsem` orders it for writes that take that, and the lock of a folio for write hits. A page of a write hit that
+//! began before is found dirty afterwards.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::{Duration, sleep};
@@ -40,7 +40,7 @@ impl Drop for WritersHeldOff<'_> {
 }
 
 impl AddressSpace {
-    /// Has writers of the file wait, and waits for those that have begun. What they have dirtied is dirty still.
+    /// Has writers of the file wait, and waits for those that have begun. Their pages are still dirty then.
     ///
     /// Context: blocks for `i_rwsem`.
     pub fn hold_off_writers(&self) -> WritersHeldOff<'_> {

@@ -1,20 +1,15 @@
-//! Guesses about a file that an address space keeps: where its first page lies (`start.rs`), and what was appended lately
-//! (`filemap/appended.rs`).
+//! Guesses about a file that an address space keeps: the bytes that were appended lately.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 
 use crate::types::PAGE_SIZE;
 
-/// The numbers of a descriptor, above, and of a frame; zero for none.
-#[derive(Debug, Default)]
-pub(crate) struct Start(pub(crate) AtomicU64);
-
 /// The bytes that were appended to a file in a row: a guess at how it goes on.
 ///
 /// # Memory ordering
 ///
-/// Relaxed: written with `i_rwsem` held exclusive; whoever reads something older makes a smaller
-/// folio, or one that is larger than it will need.
+/// Relaxed: written with `i_rwsem` held exclusive; a thread that reads something older makes a smaller folio, or one
+/// that is larger than it will need.
 #[derive(Debug, Default)]
 pub(crate) struct Appended {
     start: AtomicU64,

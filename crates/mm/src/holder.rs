@@ -1,10 +1,11 @@
-//! Who keeps folios where they are: for messages.
+//! The views and pins that keep folios in place, as messages name them.
 //!
 //! # Model
 //!
 //! A view or pin is a count in a folio's descriptor. So all of them are found by a look at every descriptor, with the
 //! file and the place, and the block of memory that they keep from being given back. Of an orphan the descriptor has the
-//! number of its file, whose name is noted when it becomes one. What is pinned of a file is found in its index, in order.
+//! number of its file, whose name is noted when it becomes one. The pinned folios of a file are found in its index, in
+//! order.
 //!
 //! # Invariants
 //!
@@ -12,8 +13,8 @@
 //!
 //! # Memory ordering
 //!
-//! A file's count of pinned pages is loaded Acquire, and falls with Release in `pin.rs`: who finds none sees the counts of
-//! the folios without them.
+//! A file's count of pinned pages is loaded Acquire, and falls with Release in `pin.rs`: a thread that finds none sees the
+//! counts of the folios without them.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;
@@ -127,7 +128,7 @@ impl AddressSpace {
         })
     }
 
-    /// What of some pages is pinned, the first `most` ranges.
+    /// The first `most` pinned ranges among some pages.
     pub(crate) fn pinned_in(&self, pages: Range<u64>, most: usize) -> Vec<Holder> {
         let frames = &self.mm().frames;
         let mut ranges: Vec<Holder> = Vec::new();
@@ -158,7 +159,8 @@ impl AddressSpace {
             .map(|(of, ..)| of)
     }
 
-    /// What of the file is pinned: whole folios, neighbours that are held alike together. Takes no lock and does not block.
+    /// The pinned parts of the file, in whole folios. Neighbours that are held alike are one part. Takes no lock and does
+    /// not block.
     pub fn pinned(&self) -> Vec<Holder> {
         match self.mm().check_fork() {
             Ok(()) => self.pinned_in(0..u64::MAX, usize::MAX),
@@ -168,13 +170,13 @@ impl AddressSpace {
 }
 
 impl Mm {
-    /// Who holds folios now: some at least of those that there are, up to `most`. Looks at every descriptor.
+    /// Holders of folios, at most `most`. Looks at every descriptor, and may miss some.
     pub fn holders(&self, most: usize) -> Vec<Holder> {
         let holders = self.folios.all().filter_map(|folio| self.holder(folio));
         holders.take(most).collect()
     }
 
-    /// Logs who holds folios: `what` says why that matters.
+    /// Logs holders of folios; `what` says why that matters.
     #[cold]
     pub(crate) fn log_holders(&self, what: &str) {
         for holder in self.holders(MAX_LISTED) {
@@ -188,7 +190,7 @@ impl Mm {
             return None;
         }
         let file = match counts.is_orphan() {
-            true => self.orphan_names.0.lock().get(&folio.orphan_of()).cloned(),
+            true => self.orphan_names.lock().get(&folio.orphan_of()).cloned(),
             false => {
                 let locked = folio.try_lock(&self.waits);
                 let locked = locked.filter(|locked| locked.mapping() != 0);
@@ -202,7 +204,7 @@ impl Mm {
         })
     }
 
-    /// What is pinned of all files, the first `most` ranges. Looks at every file: not for a hot path.
+    /// The first `most` pinned ranges of all files. Looks at every file: not for a hot path.
     pub fn pinned(&self, most: usize) -> Vec<Holder> {
         let mut ranges = Vec::new();
         for mapping in self.mappings() {
@@ -214,7 +216,7 @@ impl Mm {
         ranges
     }
 
-    /// Logs what is pinned: a leak, when the cache is let go.
+    /// Logs pins that still exist when the cache is dropped: a leak.
     pub fn warn_of_pins(&self) {
         for pinned in self.pinned(usize::MAX) {
             tracing::warn!(%pinned, "the cache is dropped and something is pinned still");

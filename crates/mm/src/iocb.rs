@@ -22,7 +22,7 @@ pub struct Iocb {
     /// Writes at the end of the file, wherever that is once the writer has the file to itself.
     #[doc(alias = "IOCB_APPEND")]
     pub append: bool,
-    /// What the call brings into the cache leaves it when the call is done with it, unless somebody else uses it
+    /// Pages that the call brings into the cache leave it when the call is done with them, unless others use them
     /// meanwhile; see `uncached.rs`.
     #[doc(alias = "RWF_DONTCACHE")]
     pub uncached: bool,

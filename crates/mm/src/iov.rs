@@ -1,4 +1,4 @@
-//! The caller's memory: what a read fills and a write takes its bytes from.
+//! The caller's memory: the destination of a read, the source of a write.
 //!
 //! # Model
 //!

@@ -39,7 +39,7 @@ mod nodes;
 // Folios: descriptor, state word, pool.
 mod folio;
 
-// What each service remembers: no file and no cache is known here.
+// The state of each service: no file and no cache is known here.
 mod counters;
 mod dirty;
 mod hints;

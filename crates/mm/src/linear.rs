@@ -1,4 +1,4 @@
-//! What a file has once it was mapped: its linear ranges, and its windows.
+//! The linear ranges and the windows of a file that was mapped.
 //!
 //! # Model
 //!
@@ -32,15 +32,15 @@ use std::ops::Range;
 
 use crate::direct_map;
 use crate::folio::{LockedFolio, Operation};
-use crate::frames::{FrameKind, LinearRange, RangeError, RangeOwner, Reservation};
+use crate::frames::{FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation};
 use crate::lookup::find_page;
-use crate::mapped::{FileRange, MapError};
+use crate::mapped::MapError;
 use crate::records::{AddressSpace, LinearFile, Mm};
 use crate::types::{PAGE_SIZE, PageIndex};
 
 mod busy;
 
-/// How often files that nobody uses are asked for their addresses before a file is refused some.
+/// How often unused files are asked for their addresses before a file is refused some.
 const NO_SPACE_TRIES: u32 = 8;
 
 /// How long is waited before files are asked a second time; then twice as long each time.
@@ -50,7 +50,7 @@ const NO_SPACE_WAIT: Duration = Duration::from_millis(4);
 const MAX_SYNCS: u32 = 16;
 
 impl Mm {
-    /// As [`Frames::new_range`](crate::Frames); files that nobody uses give theirs up first if need be.
+    /// As [`Frames::new_range`](crate::Frames); unused files give theirs up first if need be.
     fn new_range(&self, pages: u64, owner: RangeOwner) -> Result<LinearRange, RangeError> {
         let mut tries = 0;
         loop {
@@ -82,16 +82,17 @@ impl AddressSpace {
         let mm: &Mm = self.mm();
         // A charge takes locks that come before this one.
         let ranges = linear.ranges.read().clone();
-        let charge = |range: &Arc<FileRange>| {
+        let charge = |range: &Arc<LinearRange>| {
             let (part, pay) = (range.part(&pages), |bytes| mm.take_metadata(bytes));
-            part.is_empty() || mm.frames.charge_tables(&range.range, part, pay)
+            part.is_empty() || mm.frames.charge_tables(range, part, pay)
         };
         ranges.iter().all(charge)
     }
 
     /// Gives the file's first `pages` pages linear frames, moving the folios that are cached.
     ///
-    /// Context: blocks for memory, and for seconds for whoever uses or pins the file; of huge frames for I/O; no lock held.
+    /// Context: blocks for memory, and for seconds for other users and pins of the file; of huge frames for I/O; no lock
+    /// held.
     ///
     /// # Errors
     /// [`MapError::Busy`]: the next call goes on where this one stopped.
@@ -125,8 +126,7 @@ impl AddressSpace {
                     return Err(busy);
                 }
             };
-            let range = Arc::new(FileRange { first, range });
-            linear.ranges.write().push(range);
+            linear.ranges.write().push(Arc::new(range));
         }
         let all = linear.pages();
         self.move_folios(PageIndex(*made)..PageIndex(all))?;
@@ -134,7 +134,8 @@ impl AddressSpace {
         Ok(linear)
     }
 
-    /// Adds a range of huge frames. What is cached of its pages leaves: no smaller folio may be there.
+    /// Adds a range of huge frames. The cached pages of the range leave the cache: no smaller folio
+    /// may be there.
     ///
     /// # Errors
     /// Those of a sync; `EBUSY` where others go on storing to these pages, or a memory file system has some: it has
@@ -144,8 +145,7 @@ impl AddressSpace {
         linear: &LinearFile,
         more: LinearRange,
     ) -> Result<(), MapError> {
-        let first = linear.pages();
-        let (first, last) = (PageIndex(first), PageIndex(first + more.pages() - 1));
+        let pages = more.first..more.end();
         for _ in 0..MAX_SYNCS {
             if let Err(error) = self.sync() {
                 self.mm().frames.retire_range(more);
@@ -155,11 +155,9 @@ impl AddressSpace {
             let _wb = self.wb_lock.lock();
             let _invalidate = self.invalidate_lock.write();
             let lock = |page| self.lock_folio(page);
-            self.drop_clean(first, last, Operation::Forget, lock);
-            if find_page(&self.index, first, last).is_none() {
-                let (first, range) = (first.0, more);
-                let range = Arc::new(FileRange { first, range });
-                linear.ranges.write().push(range);
+            self.remove_folios(pages.clone(), Operation::Forget, lock);
+            if !self.has_pages(&pages) {
+                linear.ranges.write().push(Arc::new(more));
                 return Ok(());
             }
         }
@@ -180,8 +178,7 @@ impl AddressSpace {
             let nr_pages = folio.nr_pages();
             if folio.hold_counts().is_viewed() {
                 // Its views keep the frames that it has.
-                let last = page.add(nr_pages - 1);
-                let mut prepared = self.mm().prepare_to_replace(self, page, last)?;
+                let mut prepared = self.prepare_to_replace(&(page..page.add(nr_pages)))?;
                 let _wb = self.lock_to_move()?;
                 if let Some(locked) = self.lock_folio_to_move(page)?
                     && locked.hold_counts().is_viewed()
@@ -211,7 +208,7 @@ impl AddressSpace {
                 continue;
             }
             at = locked.end();
-            self.move_folio(locked, &mut promised)?;
+            self.move_folio(locked, frame, &mut promised)?;
         }
         Ok(())
     }
@@ -219,6 +216,7 @@ impl AddressSpace {
     fn move_folio(
         &self,
         locked: LockedFolio<'_>,
+        new: FrameNumber,
         promised: &mut Reservation<'_>,
     ) -> Result<(), Errno> {
         let mm: &Mm = self.mm();
@@ -227,9 +225,6 @@ impl AddressSpace {
             return Ok(());
         }
         debug_assert!(locked.may(Operation::Migrate), "wb_lock is held");
-        let new = self
-            .linear_frame(locked.index())
-            .expect("it is to have one");
         mm.frames.take_linear(new, order, promised)?;
         let (from, to) = (mm.frames.addr(old), mm.frames.addr(new));
         if direct_map::copy(to, from, PAGE_SIZE << order) {

@@ -22,8 +22,9 @@
 //!   long as that is the same, order, index and frame are of one folio, and it covers the byte.
 //! - The copy of step 4 touches frames of a folio that was in the index during this read section, and
 //!   no others.
-//! - A split shortens the folio in step B. Who began before copies beyond the new end, from frames that
-//!   are the upper half's until B is over; who begins after sees in step 3 whose the page is.
+//! - A split shortens the folio in step B. A reader that began before it may copy beyond the new end:
+//!   the frames there belong to the upper half, whose lock is held until B is over. A reader that
+//!   begins later finds the upper half in step 3.
 //!
 //! # Invariants
 //!
@@ -51,7 +52,7 @@ pub(crate) struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     /// Looks for the uptodate folio that holds byte `pos`. `None`: there is none, or it changed
-    /// meanwhile; who needs to know locks it.
+    /// meanwhile. A caller that needs to know locks it.
     ///
     /// Context: what it finds is of use in the same RCU read section only.
     #[inline(always)]
@@ -80,7 +81,7 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    /// Whether what was copied since then counts: step 5.
+    /// Whether a copy since then counts: step 5.
     #[inline(always)]
     pub(crate) fn validate(&self) -> bool {
         self.folio.state.validate(self.seen) || foliocache_sync::planted!(copy_not_validated)

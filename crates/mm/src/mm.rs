@@ -16,7 +16,7 @@ use crate::folio::FolioPool;
 use crate::frames::Frames;
 use crate::mapped::Holding;
 use crate::nodes::NodeChunks;
-use crate::pins::{OrphanNames, Pins};
+use crate::pins::Pins;
 use crate::pressure::Pressure;
 use crate::queues::Lru;
 use crate::readahead::{READAHEAD_PART, ReadaheadBudget};
@@ -47,7 +47,7 @@ impl Mm {
             config,
             pressure,
             views: ViewHome::new(&frames, &folios)?,
-            orphan_names: OrphanNames::default(),
+            orphan_names: Mutex::default(),
             folios,
             nodes: Arc::new(NodePool::new(Box::new(nodes))),
             lru: RankedMutex::new(Rank::LruLock, Lru::new(nr_frames)),

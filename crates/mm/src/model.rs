@@ -4,7 +4,7 @@
 //! # Model
 //!
 //! [`OnePage`] is an index with one folio at page 0, and three frames of one byte each, which are
-//! atomics so that the checker sees stale values. What it calls a removal and a reuse are the steps
+//! atomics so that the checker sees stale values. Its removal and its reuse are the steps
 //! of `AddressSpace::remove_folio`, and those of a fill for another file.
 //!
 //! # Memory ordering
@@ -36,7 +36,7 @@ use crate::types::{PAGE_SIZE, PageIndex};
 const OURS: usize = 64;
 const OTHER: usize = 128;
 
-/// What a reader gets that touches a frame past the active ones.
+/// The value that a read of a frame past the active ones returns.
 pub const OUTSIDE: u64 = u64::MAX;
 
 /// Chunks of nodes from the heap.
@@ -258,7 +258,7 @@ fn identity(index: u64, frame: u32) -> Identity {
     }
 }
 
-/// What a broken reader leaves out.
+/// The step that a broken reader leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaveOut {
     /// The second look at the slot.

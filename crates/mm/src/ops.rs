@@ -1,4 +1,4 @@
-//! What a file system gives the cache: the operations behind an address space.
+//! The operations behind an address space, which a file system implements.
 //!
 //! # Model
 //!
@@ -37,7 +37,7 @@
 use foliocache_sys::Errno;
 pub use foliocache_sys::fd::{Extent, IoSegment};
 
-/// What to call when a read that was started has ended, with what
+/// The callback of a started read. It is called once the read has ended, with what
 /// [`AddressSpaceOperations::read_folios`] would return.
 pub type ReadDone = Box<dyn FnOnce(Result<usize, Errno>) + Send>;
 
@@ -93,7 +93,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     /// of the file, at any byte. After [`AddressSpaceOperations::look_before_writeback`] said so, both may be any
     /// byte. Durable only after [`AddressSpaceOperations::flush`].
     ///
-    /// Returns the bytes written. What a short count leaves out is handed over again at once, from
+    /// Returns the bytes written. After a short count the rest is handed over again at once, from
     /// the last whole page on: an implementation that wrote some before an error returns the count
     /// and gives the error then.
     ///
@@ -110,18 +110,18 @@ pub trait AddressSpaceOperations: Send + Sync {
         }
     }
 
-    /// Whether the store takes bytes at the end of the file alone, so that it is given what is dirty in order, by
+    /// Whether the store takes bytes at the end of the file alone. It is given dirty data in order then, by
     /// [`AddressSpaceOperations::append_pages`]. Does not block.
     fn appends_only(&self) -> bool {
         false
     }
 
     /// As [`AddressSpaceOperations::writepages`], where [`AddressSpaceOperations::appends_only`] said so. `stored` bytes of the
-    /// file are in the store; `None` after a flush failed. What the call is given of them is not written again. A short count
-    /// may end at any byte.
+    /// file are in the store; `None` after a flush failed. Bytes of the call that lie among them are not written again. A
+    /// short count may end at any byte.
     ///
     /// # Errors
-    /// As `writepages`; `EPERM` if what is given of the `stored` bytes is not what the store has.
+    /// As `writepages`; `EPERM` if bytes of the call that are `stored` differ from the store's.
     fn append_pages(
         &self,
         pos: u64,
@@ -133,7 +133,7 @@ pub trait AddressSpaceOperations: Send + Sync {
     }
 
     /// Makes durable whatever `writepages`, `truncate`, `punch_hole` and `write_inode` completed
-    /// before the call. What they do while it runs is left to the next flush.
+    /// before the call. The next flush covers what they do while it runs.
     ///
     /// # Errors
     /// Any error of the medium. All data that no earlier flush made durable, what was written during
@@ -167,26 +167,26 @@ pub trait AddressSpaceOperations: Send + Sync {
         Ok(())
     }
 
-    /// Whether somebody else may change files in the store, and it can be asked without much ado. Always the same answer.
+    /// Whether others may change files in the store, and asking it about that is cheap. Always the same answer.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Whether somebody else may have changed the file in the store, so that it should be
+    /// Whether others may have changed the file in the store, so that it should be
     /// [looked at](AddressSpaceOperations::look_before_write) before a write makes it dirty. Does not block. Called with no
     /// lock.
     fn may_have_changed(&self) -> bool {
         false
     }
 
-    /// Looks whether somebody else changed the file in the store, and has what is cached of it
+    /// Looks whether others changed the file in the store, and has the cached pages
     /// [dropped](crate::AddressSpace::backing_changed) then: a write of a part of a page would bring back the rest of it.
     /// With `nowait` it returns false instead of waiting for another thread or the medium. Called with no lock.
     fn look_before_write(&self, _nowait: bool) -> bool {
         true
     }
 
-    /// Looks whether somebody else changed the file in the store since it was looked at last, before neighbouring pages go to
+    /// Looks whether others changed the file in the store since the last look, before neighbouring pages go to
     /// [`writepages`](AddressSpaceOperations::writepages). If so, of a page that was written to in part only that part
     /// is written, and what is cached is to be
     /// [dropped](crate::AddressSpace::backing_changed) when nothing is dirty any more. May block.
@@ -194,9 +194,9 @@ pub trait AddressSpaceOperations: Send + Sync {
         false
     }
 
-    /// Pages are wanted that handles [rely on](crate::AddressSpace::rely_on_pages): has what is not cached stay readable, and calls
-    /// [`end_reliance`](crate::AddressSpace::end_reliance), or, if that is not possible,
-    /// [`lose_reliance`](crate::AddressSpace::lose_reliance). False: somebody uses the file, so it is to be asked again. May block.
+    /// Reclaim wants pages that handles [rely on](crate::AddressSpace::rely_on_pages): keeps the file readable from the store, and
+    /// calls [`end_reliance`](crate::AddressSpace::end_reliance), or, if that is not possible,
+    /// [`lose_reliance`](crate::AddressSpace::lose_reliance). False: the file is in use, so it is to be asked again. May block.
     fn keep_readable(&self) -> bool {
         true
     }
@@ -207,8 +207,8 @@ pub trait AddressSpaceOperations: Send + Sync {
         None
     }
 
-    /// Gives `len` bytes at `pos` their place in the store, whatever the size, where they have none. What they read as
-    /// stays.
+    /// Gives `len` bytes at `pos` their place in the store, whatever the size, where they have none. Reads of them
+    /// return the same bytes as before.
     ///
     /// # Errors
     /// `ENOSPC`, `EDQUOT`; `EOPNOTSUPP` where the store cannot.

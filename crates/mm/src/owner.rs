@@ -57,7 +57,7 @@ pub(crate) fn count_up(holders: &AtomicU32) {
     holders.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One holder less, as the last access to what is held.
+/// One holder less, as the last access to the address space.
 pub(crate) fn count_down(holders: &AtomicU32) {
     // Release: see the module.
     holders.fetch_sub(1, Ordering::Release);

@@ -14,13 +14,13 @@
 //! | writeback, where a device may write | by a sync only, from a copy, and the folio stays dirty |
 //! | a change of the file by others | the folio is filled again in place |
 //!
-//! A folio is dirty from the moment that it is pinned for a device's writes, since nobody knows when the device
-//! writes. So an unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as
-//! a write of the same bytes does. Until it is unpinned what a device may write is not counted in the dirty limits, as no
-//! writeback makes it less: it is counted as pinned.
+//! A folio is dirty from the moment that it is pinned for a device's writes, since the device may write at any time. So an
+//! unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as a write of
+//! the same bytes does. Pages that a device may write are not counted in the dirty limits, since no writeback makes them
+//! fewer: they are counted as pinned.
 //!
-//! What is pinned for long should keep little else where it is. So a large folio is split first, and a small one moves to
-//! a block where others lie that are pinned for long, both if that can be done at once.
+//! A long pin should fix little memory beside its own. So a large folio is split first, and a small one moves to a block
+//! with other long pins, both if that can be done at once.
 //!
 //! # Invariants
 //!
@@ -38,19 +38,21 @@
 //! That of [`bar`] and of the folio's counts.
 
 mod bar;
+mod error;
 
 pub(crate) use bar::PinBar;
+pub use error::PinError;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
+use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
 
 use crate::counters::{bump, read};
 use crate::fill::{FolioUse, Reader};
-use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, Operation, flag};
-use crate::holder::Holder;
+use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, MOST_PINS, Operation, flag};
 use crate::pins::DEVICE_WRITES;
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
@@ -94,50 +96,6 @@ impl PinMode {
     }
 }
 
-/// Why bytes of a file cannot be pinned.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PinError {
-    /// A truncate, a hole punch or a first mapping waits for pins of the range. Try again later.
-    #[error("a truncate, hole punch or first mapping of the range waits for its pins to end")]
-    Barred,
-    /// Pins already hold as much memory, or as many blocks of 2 MiB, as they may.
-    #[error(
-        "{wanted} bytes more: pins hold {pinned} already, of at most {most} together with what else cannot be \
-         reclaimed; held by {}", list(.holders)
-    )]
-    TooMuch {
-        /// Bytes of the folio that is too much.
-        wanted: u64,
-        /// Bytes of all folios that are pinned.
-        pinned: u64,
-        /// The most that pins may hold.
-        most: u64,
-        /// What they hold, some of it.
-        holders: Vec<Holder>,
-    },
-    /// Another error.
-    #[error("{0}")]
-    Failed(#[from] Errno),
-}
-
-/// Ranges as a message has them.
-fn list(holders: &[Holder]) -> String {
-    let list: Vec<_> = holders.iter().map(Holder::to_string).collect();
-    list.join("; ")
-}
-
-impl PinError {
-    /// The error number, for C.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Barred => Errno::EAGAIN,
-            Self::TooMuch { .. } => Errno::ENOBUFS,
-            Self::Failed(errno) => *errno,
-        }
-    }
-}
-
 /// Most ranges that an error names.
 const MOST_NAMED: usize = 8;
 
@@ -159,11 +117,9 @@ pub struct PinnedPart {
 pub struct FolioPin {
     mapping: Arc<AddressSpace>,
     bytes: Range<u64>,
-    /// What it adds to the counts of each folio.
-    hold: Hold,
-    /// The folios in order; most pins are of one, and 0 is none.
-    first: FolioId,
-    others: Vec<FolioId>,
+    mode: PinMode,
+    /// The folios in order; most pins are of one.
+    folios: SmallVec<[FolioId; 1]>,
 }
 
 impl FolioPin {
@@ -172,12 +128,9 @@ impl FolioPin {
         self.bytes.clone()
     }
 
-    /// What it is for.
+    /// The mode that it was made with.
     pub fn mode(&self) -> PinMode {
-        PinMode {
-            long_term: self.hold.is_long_pin(),
-            device_writes: self.hold.is_device_write(),
-        }
+        self.mode
     }
 
     /// The file.
@@ -205,20 +158,12 @@ impl FolioPin {
 
     /// The folios, whose identity is stable (invariant 2).
     fn folios(&self) -> impl Iterator<Item = &Folio> {
-        let first = (self.first != 0).then_some(&self.first);
-        let ids = first.into_iter().chain(&self.others);
+        let ids = self.folios.iter();
         ids.map(|&id| self.mapping.mm().folios.get(id))
-    }
-
-    fn push(&mut self, folio: FolioId) {
-        match self.first {
-            0 => self.first = folio,
-            _ => self.others.push(folio),
-        }
     }
 }
 
-/// As an early version for Linux had it: what is pinned is on no queue.
+/// As in an early version for Linux: pinned folios are on no queue.
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 impl FolioPin {
@@ -242,7 +187,7 @@ impl Drop for FolioPin {
     fn drop(&mut self) {
         if self.mapping.mm().check_fork().is_ok() {
             self.folios()
-                .for_each(|folio| self.mapping.unpin(folio, self.hold));
+                .for_each(|folio| self.mapping.unpin(folio, self.mode));
         }
     }
 }
@@ -260,28 +205,29 @@ impl fmt::Debug for FolioPin {
 enum Refused {
     Barred,
     TooMuch,
+    TooMany,
 }
 
-/// Whether a folio has what lies in it of the pages from `page` to `last`.
-fn has_pages(locked: &LockedFolio<'_>, page: PageIndex, last: PageIndex) -> bool {
-    let end = locked.end().pos().min(last.add(1).pos());
-    let within = |pos: u64| (pos - locked.index().pos()) as usize;
-    locked.has_grains(within(page.pos())..within(end))
+/// Whether a folio that has the first of `pages` has all of them that lie in it.
+fn has_pages(locked: &LockedFolio<'_>, pages: &Range<PageIndex>) -> bool {
+    let offset = |page: PageIndex| locked.identity().offset(page.pos());
+    locked.has_grains(offset(pages.start)..offset(pages.end.min(locked.end())))
 }
 
-/// What a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that has `others`.
-fn counted(pages: u64, others: HoldCounts, hold: Hold) -> u64 {
+/// The number that a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that
+/// has `others`.
+fn counted(pages: u64, others: HoldCounts, mode: PinMode) -> u64 {
     let pinned = if others.is_pinned() { 0 } else { pages };
-    match hold.is_device_write() && others.device_writes() == 0 {
+    match mode.device_writes && others.device_writes() == 0 {
         true => pinned | pages << DEVICE_WRITES,
         false => pinned,
     }
 }
 
 impl AddressSpace {
-    /// Pins bytes of the file: reads what is missing and keeps the memory of all of it where it is, and the file's,
-    /// until the result is dropped. A pin holds whole folios, of 2 MiB at most; one for long splits those that go beyond its
-    /// range where it can.
+    /// Pins bytes of the file: reads missing pages, and keeps all the memory in place, and part of the file, until the
+    /// result is dropped. A pin holds whole folios, of 2 MiB at most; one for long splits those that go beyond its range
+    /// where it can.
     ///
     /// Blocks for I/O and memory; for a device's writes also as a write of so many bytes does for the dirty limits, and
     /// for writeback of the range that is under way. Counts as memory that cannot be reclaimed; the pages of a memory
@@ -312,9 +258,8 @@ impl AddressSpace {
         let mut pin = FolioPin {
             mapping: Arc::clone(self),
             bytes: bytes.clone(),
-            hold: mode.hold(),
-            first: 0,
-            others: Vec::new(),
+            mode,
+            folios: SmallVec::new(),
         };
         let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
         while page <= last {
@@ -331,12 +276,12 @@ impl AddressSpace {
         pin: &mut FolioPin,
         prepared: &mut Option<Prepared<'a>>,
     ) -> Result<PageIndex, PinError> {
-        let last = PageIndex::of(pin.bytes.end - 1);
+        let asked = page..PageIndex(pages_for(pin.bytes.end));
         let (mut locked, behind) = match self.lock_folio(page) {
-            Some(locked) if has_pages(&locked, page, last) => (locked, None),
+            Some(locked) if has_pages(&locked, &asked) => (locked, None),
             incomplete => {
                 drop(incomplete);
-                self.folio_to_pin(handle, page, last)?
+                self.folio_to_pin(handle, &asked)?
             }
         };
         if pin.bytes.end > self.size() {
@@ -350,38 +295,37 @@ impl AddressSpace {
                 None => return Ok(page),
             }
         }
-        // Nobody waits for what comes next while holding memory.
+        // No memory is held over the waits below.
         *prepared = None;
         let seen = locked.state.load();
-        if pin.hold.is_device_write() && seen.has(flag::WRITEBACK) {
+        if pin.mode.device_writes
+            && seen.has(flag::WRITEBACK)
+            && !foliocache_sync::planted!(pinned_while_it_is_written)
+        {
             // It is not being written from a copy.
             drop(locked);
             drop(self.lock_awaited());
             return Ok(page);
         }
-        if pin.hold.is_long_pin() {
-            let pages = PageIndex::of(pin.bytes.start)..last.add(1);
+        if pin.mode.long_term {
+            let pages = PageIndex::of(pin.bytes.start)..asked.end;
             match self.split_for_pin(locked, page, &pages) {
                 Some(part) => locked = part,
                 None => {
-                    if let Some(behind) = behind {
-                        self.read_ahead(behind.window, false);
-                    }
+                    self.read_ahead(behind.and_then(|behind| behind.window), false);
                     return Ok(page);
                 }
             }
             self.mm().move_for_pin(&locked);
         }
         let seen = locked.state.load();
-        self.keep_used(&locked, seen);
+        if !foliocache_sync::planted!(pin_no_use_of_an_uncached_folio) {
+            self.keep_used(&locked, seen);
+        }
         let (end, order) = (locked.end(), locked.order());
         let from = pin.bytes.start.max(page.pos());
         let bytes = from..pin.bytes.end.min(end.pos());
-        let mut kind = match behind {
-            Some(_) => FolioUse::Fetched,
-            None => FolioUse::of(handle, seen, &locked.range(), &bytes, 0),
-        };
-        let first_use = kind.mark(&locked, seen);
+        let (kind, first_use) = FolioUse::mark(handle, &locked, &bytes, (behind.is_some(), 0));
         self.count_use(kind, from, 1);
         let mut done = self.pin_locked(&locked, pin);
         if matches!(done, Err(Refused::TooMuch)) && self.mm().move_for_pin(&locked) {
@@ -394,14 +338,12 @@ impl AddressSpace {
         if first_use {
             self.used_readahead(handle, page, order, false);
         }
-        if let Some(behind) = behind {
-            self.read_ahead(behind.window, false);
-        }
+        self.read_ahead(behind.and_then(|behind| behind.window), false);
         Ok(end)
     }
 
-    /// The part of a locked folio, which holds `page`, that has what is to be pinned for long of `pages`; the whole where it
-    /// cannot be split. `None`: it was split and unlocked; look again.
+    /// The part of a locked folio, which holds `page`, that lies in `pages`, which are to be pinned for long; the whole
+    /// folio where it cannot be split. `None`: it was split and unlocked; look again.
     fn split_for_pin<'a>(
         &'a self,
         locked: LockedFolio<'a>,
@@ -434,23 +376,27 @@ impl AddressSpace {
         if barred() {
             return Err(Refused::Barred);
         }
-        let before = locked.add_hold(pin.hold).ok_or(Refused::TooMuch)?;
-        let within = self.count_pin(locked, before, pin.hold);
+        let before = locked.add_hold(pin.mode.hold());
+        let before = before.ok_or(Refused::TooMany)?;
+        let within = self.count_pin(locked, before, pin.mode);
         let refused = match (within, barred()) {
             (false, _) => Some(Refused::TooMuch),
             (true, true) => Some(Refused::Barred),
             (true, false) => None,
         };
         if let Some(refused) = refused {
-            self.unpin(locked, pin.hold);
+            self.unpin(locked, pin.mode);
             return Err(refused);
         }
-        if pin.hold.is_device_write() && !foliocache_sync::planted!(pinned_without_dirtying) {
+        if pin.mode.device_writes && !foliocache_sync::planted!(pinned_without_dirtying) {
             let part = |page: u64| (page.clamp(pages.start, pages.end) - pages.start) << PAGE_SHIFT;
             let first = part(PageIndex::of(pin.bytes.start).0) as usize;
             self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
         }
-        pin.push(mm.folios.id(locked.folio()));
+        if foliocache_sync::planted!(pinned_off_the_queues) {
+            mm.lru.lock().remove(&mm.folios, locked.folio());
+        }
+        pin.folios.push(mm.folios.id(locked.folio()));
         Ok(())
     }
 
@@ -461,6 +407,7 @@ impl AddressSpace {
         let now = mm.unreclaimable();
         match refused {
             Refused::Barred => PinError::Barred,
+            Refused::TooMany => PinError::TooMany { most: MOST_PINS },
             Refused::TooMuch => PinError::TooMuch {
                 wanted: 1 << (order + PAGE_SHIFT),
                 pinned: now.pinned_pages << PAGE_SHIFT,
@@ -471,7 +418,7 @@ impl AddressSpace {
     }
 
     /// Counts the pages of a folio that got a pin and had `others`; whether they are within the share.
-    fn count_pin(&self, locked: &LockedFolio<'_>, others: HoldCounts, hold: Hold) -> bool {
+    fn count_pin(&self, locked: &LockedFolio<'_>, others: HoldCounts, mode: PinMode) -> bool {
         let (mm, pages): (&Mm, _) = (self.mm(), locked.nr_pages());
         let first = !others.is_pinned();
         if first {
@@ -481,8 +428,8 @@ impl AddressSpace {
         let linear = mm.frames.is_linear(locked.frame());
         let fixes = !linear && first && mm.frames.fix(locked.frame());
         // A short one ends soon, and where memory is small even one request may lie in most blocks.
-        let fits = !fixes || !hold.is_long_pin() || mm.spares_units(0);
-        let counted = counted(pages, others, hold);
+        let fits = !fixes || !mode.long_term || mm.spares_units(0);
+        let counted = counted(pages, others, mode);
         if counted == 0 || self.bdi().is_memory() {
             return fits;
         }
@@ -505,12 +452,12 @@ impl AddressSpace {
     }
 
     /// Takes a pin off a folio of the file.
-    fn unpin(&self, folio: &Folio, hold: Hold) {
+    fn unpin(&self, folio: &Folio, mode: PinMode) {
         let mm: &Mm = self.mm();
         // They may be another folio's as soon as the pin is gone.
         let (pages, frame) = (folio.nr_pages(), folio.frame());
         let linear = mm.frames.is_linear(frame);
-        let (left, as_held) = folio.drop_pin(hold);
+        let (left, as_held) = folio.drop_pin(mode.hold());
         let last = !left.is_pinned();
         if last {
             // Release: partner is the Acquire in `pinned_folios`, after which the folio's own count is seen.
@@ -519,7 +466,7 @@ impl AddressSpace {
                 mm.frames.unfix(frame);
             }
         }
-        let counted = counted(pages, left, hold);
+        let counted = counted(pages, left, mode);
         if counted == 0 || self.bdi().is_memory() {
             return;
         }
@@ -528,9 +475,8 @@ impl AddressSpace {
             (self.bdi().stay_dirty).fetch_sub(pages, Ordering::Relaxed);
         }
         let elsewhere = if last && as_held { pages } else { 0 };
-        mm.pins
-            .pages
-            .fetch_sub(counted - elsewhere, Ordering::Relaxed);
+        let pinned = &mm.pins.pages;
+        pinned.fetch_sub(counted - elsewhere, Ordering::Relaxed);
         if last && linear && !as_held {
             mm.pins.linear.fetch_sub(pages, Ordering::Relaxed);
         }
@@ -558,24 +504,23 @@ impl AddressSpace {
         changed && !as_held
     }
 
-    /// The folio that holds `page`, locked, with all of its bytes up to page `last`; and what is to follow if it was
-    /// missing.
+    /// The folio that holds the first page of `asked`, locked, with all of `asked` that lies in it; and the rest of the work
+    /// if it was missing.
     fn folio_to_pin(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        page: PageIndex,
-        last: PageIndex,
+        asked: &Range<PageIndex>,
     ) -> Result<(LockedFolio<'_>, Option<crate::fill::Behind>), Errno> {
         loop {
             let (locked, behind) = match self.bdi().is_memory() {
-                true => self.page_to_map(handle, page, Reader::Ordinary)?,
-                false => self.read_folio(handle, page, last, Reader::Ordinary)?,
+                true => self.page_to_map(handle, asked.start, Reader::Ordinary)?,
+                false => self.read_folio(handle, asked.clone(), Reader::Ordinary)?,
             };
-            if has_pages(&locked, page, last) {
+            if has_pages(&locked, asked) {
                 return Ok((locked, behind));
             }
             drop(locked);
-            if let Some(locked) = self.read_rest(page, last)? {
+            if let Some(locked) = self.read_rest(asked.clone())? {
                 return Ok((locked, behind));
             }
         }
@@ -587,5 +532,45 @@ impl Mm {
     pub(crate) fn nr_to_write(&self) -> u64 {
         let stay_dirty = self.pins.device_writes() + read(&self.holding.for_io);
         (self.counts.not_durable()).saturating_sub(stay_dirty)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::records::{BackingDevInfo, BdiKind, MmConfig};
+    use crate::test_store::Sink;
+    use foliocache_sync::thread;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// A pin that took the lock of the queues would wait for it here.
+    #[test]
+    fn a_pin_of_a_cached_folio_leaves_the_queues_alone() {
+        let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 1 << 20);
+        let handle = ReadaheadState::new();
+        // Large folios are split once for a long-term pin, and small ones moved.
+        let modes = [PinMode::READ, PinMode::READ.long_term()];
+        let pin = || {
+            for mode in modes {
+                drop(file.pin(&handle, 5000..9 << 12, mode).unwrap());
+            }
+        };
+        for _ in 0..3 {
+            pin();
+        }
+        let queues = mm.lru.lock();
+        let (done, is_done) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                pin();
+                let _ = done.send(());
+            });
+            let ended = is_done.recv_timeout(Duration::from_secs(5));
+            drop(queues);
+            ended.expect("pins that wait for no lock of the queues");
+        });
     }
 }

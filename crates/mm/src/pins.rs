@@ -1,24 +1,23 @@
-//! What pins of all files have in common, and the names of files whose views outlived their folios: the state. `pin.rs`, its
-//! `bar.rs`, and `holder.rs` say what is done with it.
+//! The state that the pins of all files share, and the names of files whose views outlived their folios. The procedures are
+//! in `pin.rs`, its `bar.rs`, and `holder.rs`.
 //!
 //! # Memory ordering
 //!
 //! The load of `nr_bars` is SeqCst; its partner is the fence in `PinBar::new` of `pin/bar.rs`.
 
-use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use foliocache_sync::collections::HashMap;
 use foliocache_sync::rank::{Rank, RankedMutex};
 use std::ops::Range;
 
 use crate::counters::read;
+use crate::mapped::overlap;
 
 /// How long short pins are waited for unless said, in nanoseconds.
 pub(crate) const PIN_WAIT: u64 = 1_000_000_000;
 /// Where in [`Pins::pages`] the count of pages begins that devices may write: there are fewer frames than that.
 pub(crate) const DEVICE_WRITES: u32 = 32;
 
-/// What pins of all files have in common.
+/// The state that the pins of all files share.
 #[derive(Debug)]
 pub(crate) struct Pins {
     /// Pages that are to get no pin, by the file's number. Only ever a few.
@@ -66,13 +65,8 @@ impl Pins {
 
     #[cold]
     fn is_listed(&self, file: u64, pages: &Range<u64>) -> bool {
-        let overlaps = |barred: &Range<u64>| barred.start < pages.end && pages.start < barred.end;
         let bars = self.bars.lock();
         bars.iter()
-            .any(|(of, barred)| *of == file && overlaps(barred))
+            .any(|(of, barred)| *of == file && overlap(barred, pages))
     }
 }
-
-/// Names of files that have orphans, or had.
-#[derive(Debug, Default)]
-pub(crate) struct OrphanNames(pub(crate) Mutex<HashMap<u64, String>>);

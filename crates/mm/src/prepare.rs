@@ -2,13 +2,13 @@
 //!
 //! # Model
 //!
-//! An operation that may add folios calls [`Mm::prepare`] first, holding nothing that writeback or
+//! An operation that may add folios calls [`AddressSpace::prepare`] first, holding nothing that writeback or
 //! reclaim need. It returns with frames promised, index nodes preloaded and a descriptor in hand;
 //! from there to the index nothing can fail for want of memory.
 //!
 //! # Invariants
 //!
-//! 1. Nobody waits for memory while holding memory: [`Prepared`] is made whole or not at all.
+//! 1. No caller waits for memory while it holds memory: [`Prepared`] is made whole or not at all.
 //!
 //! # Memory ordering
 //!
@@ -18,80 +18,111 @@ use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use foliocache_xarray::PreloadError;
+use std::ops::Range;
 
 use crate::frames::{BLOCK_FRAMES, FrameKind, Reservation};
 use crate::mapped::STABLE_BYTES;
 use crate::prepared::Prepared;
 use crate::reclaim::{Need, Waiter};
 use crate::records::{AddressSpace, Mm};
+use crate::rounds::PATIENCE;
 use crate::types::PageIndex;
 
-impl Mm {
-    /// Reserves what adding folios at `first..=last` of `mapping` needs; of huge frames, the first.
+impl AddressSpace {
+    /// Reserves what adding folios for `pages` needs; of huge frames, the first.
     ///
     /// Context: may block for reclaim and writeback; no lock that those need, no RCU read section.
     ///
     /// # Errors
     /// `ENOSPC` when a memory file system would pass its share. `ENOMEM` when nothing at all can be
     /// reclaimed.
-    pub(crate) fn prepare<'a>(
-        &'a self,
-        mapping: &AddressSpace,
-        first: PageIndex,
-        last: PageIndex,
-    ) -> Result<Prepared<'a>, Errno> {
-        let (first, last) = match mapping.huge_unit(first) {
-            Some(first) => (first, first.add(u64::from(BLOCK_FRAMES) - 1)),
-            None => (first, last),
+    pub(crate) fn prepare(&self, pages: Range<PageIndex>) -> Result<Prepared<'_>, Errno> {
+        let pages = match self.huge_unit(pages.start) {
+            Some(first) => first..first.add(BLOCK_FRAMES.into()),
+            None => pages,
         };
-        self.wait_for_memory_share(mapping, (last.0 - first.0 + 1) as u32)?;
-        self.prepare_to_replace(mapping, first, last)
+        self.wait_for_memory_share(nr_pages(&pages))?;
+        self.prepare_to_replace(&pages)
     }
 
-    /// As [`Mm::prepare`], for folios in the place of others at `first..=last`: what the views keep counts in their share,
+    /// As [`AddressSpace::prepare`], for folios in the place of others: the pages that views keep count in their share,
     /// not in that of a memory file system.
     ///
-    /// Context as [`Mm::prepare`].
+    /// Context as [`AddressSpace::prepare`].
     ///
     /// # Errors
     /// `ENOMEM` when nothing at all can be reclaimed.
-    pub(crate) fn prepare_to_replace<'a>(
-        &'a self,
-        mapping: &AddressSpace,
-        first: PageIndex,
-        last: PageIndex,
-    ) -> Result<Prepared<'a>, Errno> {
-        let wanted = (last.0 - first.0 + 1) as u32;
-        let kind = mapping.frame_kind(first);
+    pub(crate) fn prepare_to_replace(
+        &self,
+        pages: &Range<PageIndex>,
+    ) -> Result<Prepared<'_>, Errno> {
+        let (mm, kind): (&Mm, _) = (self.mm(), self.frame_kind(pages.start));
         if kind == FrameKind::Linear {
-            self.wait_for_metadata(|| mapping.charge_tables(first.0..last.0 + 1))?;
+            mm.wait_for_metadata(|| self.charge_tables(pages.start.0..pages.end.0))?;
         }
-        let mut waiter = self.waiter(Need::Metadata);
+        let mut waiter = Waiter::new(mm, Need::Metadata, PATIENCE);
         loop {
-            let frames = self.reserve_frames(kind, wanted)?;
-            let short = match self.complete(mapping, first, last, frames) {
+            let frames = mm.reserve_frames(kind, nr_pages(pages))?;
+            match self.complete(pages, frames) {
                 Ok(prepared) => return Ok(prepared),
-                Err(short) => short,
-            };
-            match short {
-                Short::Nodes(PreloadError::WouldBlock) => {
-                    self.nodes.wait_for_limbo();
+                Err(Short::Nodes(PreloadError::WouldBlock)) => {
+                    mm.nodes.wait_for_limbo();
                     continue;
                 }
-                Short::Nodes(_) => {}
+                Err(Short::Nodes(_)) => {}
                 // Descriptors can have what index nodes do not use.
-                Short::Descriptors => _ = self.nodes.shrink(),
+                Err(Short::Descriptors) => _ = mm.nodes.shrink(),
             }
-            self.make_more_metadata(&mut waiter)?;
+            mm.make_more_metadata(&mut waiter)?;
         }
     }
 
-    /// Makes room for metadata until `take` has what it needs.
+    /// As [`AddressSpace::prepare`] with memory that is free or can be evicted now; else nothing.
+    ///
+    /// Context: takes the LRU lock and `xa_lock`s; does not sleep.
+    pub(crate) fn try_prepare(&self, pages: Range<PageIndex>) -> Option<Prepared<'_>> {
+        let pages = self.whole(pages);
+        self.check_memory_share(nr_pages(&pages)).ok()?;
+        self.try_prepare_to_replace(&pages)
+    }
+
+    /// As [`AddressSpace::prepare_to_replace`] with memory that is free or can be evicted now; else nothing.
+    ///
+    /// Context: as [`AddressSpace::try_prepare`].
+    pub(crate) fn try_prepare_to_replace(&self, pages: &Range<PageIndex>) -> Option<Prepared<'_>> {
+        let kind = self.frame_kind(pages.start);
+        if kind == FrameKind::Linear && !self.charge_tables(pages.start.0..pages.end.0) {
+            return None;
+        }
+        let frames = self.mm().try_reserve_frames(kind, nr_pages(pages))?;
+        self.complete(pages, frames).ok()
+    }
+
+    /// Adds index nodes and a descriptor to promised frames, or gives all back (invariant 1).
+    fn complete<'a>(
+        &'a self,
+        pages: &Range<PageIndex>,
+        frames: Reservation<'a>,
+    ) -> Result<Prepared<'a>, Short> {
+        let (mm, last): (&Mm, _) = (self.mm(), pages.end.0 - 1);
+        let needed = (self.index).nodes_needed_range(pages.start.0, last, &rcu::read_lock());
+        let nodes = mm.nodes.preload(needed).map_err(Short::Nodes)?;
+        let folio = mm.folios.alloc(&mm.frames).ok_or(Short::Descriptors)?;
+        Ok(Prepared::new(mm, frames, nodes, folio))
+    }
+}
+
+fn nr_pages(pages: &Range<PageIndex>) -> u32 {
+    (pages.end.0 - pages.start.0) as u32
+}
+
+impl Mm {
+    /// Makes room for metadata until `take` succeeds.
     ///
     /// # Errors
     /// `ENOMEM` when nothing at all can be reclaimed.
     pub(crate) fn wait_for_metadata(&self, take: impl Fn() -> bool) -> Result<(), Errno> {
-        let mut waiter = self.waiter(Need::Metadata);
+        let mut waiter = Waiter::new(self, Need::Metadata, PATIENCE);
         while !take() {
             self.make_more_metadata(&mut waiter)?;
         }
@@ -105,57 +136,6 @@ impl Mm {
             () => waiter.refused()?,
         }
         Ok(())
-    }
-
-    /// As [`Mm::prepare`] with what is free or can be evicted now; else nothing.
-    ///
-    /// Context: takes the LRU lock and `xa_lock`s; does not sleep.
-    pub(crate) fn try_prepare<'a>(
-        &'a self,
-        mapping: &AddressSpace,
-        first: PageIndex,
-        last: PageIndex,
-    ) -> Option<Prepared<'a>> {
-        let pages = mapping.whole(first..last.add(1));
-        let (first, last) = (pages.start, PageIndex(pages.end.0 - 1));
-        let wanted = (last.0 - first.0 + 1) as u32;
-        self.check_memory_share(mapping, wanted).ok()?;
-        self.try_prepare_to_replace(mapping, first, last)
-    }
-
-    /// As [`Mm::prepare_to_replace`] with what is free or can be evicted now; else nothing.
-    ///
-    /// Context: as [`Mm::try_prepare`].
-    pub(crate) fn try_prepare_to_replace<'a>(
-        &'a self,
-        mapping: &AddressSpace,
-        first: PageIndex,
-        last: PageIndex,
-    ) -> Option<Prepared<'a>> {
-        let wanted = (last.0 - first.0 + 1) as u32;
-        let kind = mapping.frame_kind(first);
-        if kind == FrameKind::Linear && !mapping.charge_tables(first.0..last.0 + 1) {
-            return None;
-        }
-        let frames = self.try_reserve_frames(kind, wanted)?;
-        self.complete(mapping, first, last, frames).ok()
-    }
-
-    /// Adds index nodes and a descriptor to promised frames, or gives all back (invariant 1).
-    fn complete<'a>(
-        &'a self,
-        mapping: &AddressSpace,
-        first: PageIndex,
-        last: PageIndex,
-        frames: Reservation<'a>,
-    ) -> Result<Prepared<'a>, Short> {
-        let needed = {
-            let rcu = rcu::read_lock();
-            mapping.index.nodes_needed_range(first.0, last.0, &rcu)
-        };
-        let nodes = self.nodes.preload(needed).map_err(Short::Nodes)?;
-        let folio = self.folios.alloc(&self.frames).ok_or(Short::Descriptors)?;
-        Ok(Prepared::new(self, frames, nodes, folio))
     }
 
     /// Makes the buffer that held pages are written from.
@@ -179,7 +159,7 @@ impl Mm {
     }
 }
 
-/// What was missing beside frames.
+/// Memory other than frames that was missing.
 enum Short {
     Nodes(PreloadError),
     Descriptors,

@@ -1,22 +1,22 @@
 //! Memory that is set aside before any lock is taken: frames, index nodes and descriptors of the folios to come. From
-//! [`Mm::prepare`].
+//! [`AddressSpace::prepare`].
 
 use foliocache_sys::Errno;
 use foliocache_xarray::Preload;
+use smallvec::SmallVec;
 
 use crate::folio::Folio;
 use crate::frames::{FrameNumber, MAX_ORDER, Reservation};
 use crate::records::{AddressSpace, Mm};
 use crate::types::PageIndex;
 
-/// See the module. Dropped, it gives back what was not taken.
+/// See the module. Its drop gives the unused part back.
 pub(crate) struct Prepared<'a> {
     mm: &'a Mm,
     pub(crate) frames: Reservation<'a>,
     pub(crate) nodes: Preload<'a>,
-    folio: Option<&'a Folio>,
-    /// Further descriptors, see [`Prepared::reserve_folios`].
-    spare: Vec<&'a Folio>,
+    /// Descriptors: one, or as many as [`Prepared::reserve_folios`] was asked for.
+    folios: SmallVec<[&'a Folio; 1]>,
     /// Largest order that frames were found for lately.
     max_order: u32,
     /// Why there is no huge frame, though one was promised.
@@ -34,8 +34,7 @@ impl<'a> Prepared<'a> {
             mm,
             frames,
             nodes,
-            folio: Some(folio),
-            spare: Vec::new(),
+            folios: SmallVec::from_buf([folio]),
             max_order: MAX_ORDER,
             refused: None,
         }
@@ -55,25 +54,25 @@ impl<'a> Prepared<'a> {
             Some(_) => MAX_ORDER,
             None => 0,
         };
-        let folio = (self.folio.take().or_else(|| self.spare.pop()))
-            .or_else(|| self.mm.folios.alloc(&self.mm.frames))?;
+        let folio = self.folios.pop();
+        let folio = folio.or_else(|| self.mm.folios.alloc(&self.mm.frames))?;
         for order in (least..=order.min(promised).min(self.max_order)).rev() {
             if let Some(frame) = mapping.take_frames(page, order, &mut self.frames) {
                 return Some((folio, frame, order));
             }
-            // What is not there now is not looked for again.
+            // An order that is not free now is not tried again.
             self.max_order = order.saturating_sub(1);
         }
-        self.folio = Some(folio);
+        self.folios.push(folio);
         None
     }
 
     /// Sets descriptors for `nr` folios aside; whether they are there.
     pub(crate) fn reserve_folios(&mut self, nr: usize) -> bool {
-        let (mm, missing) = (self.mm, nr.saturating_sub(1 + self.spare.len()));
+        let (mm, missing) = (self.mm, nr.saturating_sub(self.folios.len()));
         let more = (0..missing).map_while(|_| mm.folios.alloc(&mm.frames));
-        self.spare.extend(more);
-        1 + self.spare.len() >= nr
+        self.folios.extend(more);
+        self.folios.len() >= nr
     }
 
     /// Gives the frames back: the pool of huge pages has none.
@@ -86,7 +85,7 @@ impl<'a> Prepared<'a> {
 
 impl Drop for Prepared<'_> {
     fn drop(&mut self) {
-        for folio in self.folio.take().into_iter().chain(self.spare.drain(..)) {
+        for folio in self.folios.drain(..) {
             self.mm.folios.free(folio);
         }
     }

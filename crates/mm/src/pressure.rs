@@ -28,8 +28,8 @@ use crate::frames::{BLOCK_SIZE, Frames, MIN_LIMIT};
 use policy::Policy;
 pub(crate) use policy::Usage;
 
-/// What pressure leaves beside metadata and what cannot be reclaimed: some blocks, so that one large
-/// request does not take all.
+/// Bytes that pressure leaves beside metadata and unreclaimable memory: some blocks, so that one large request does
+/// not take all.
 const FLOOR: u64 = 2 * MIN_LIMIT;
 
 /// The reason why a cache stays below its configured limit.
@@ -69,7 +69,7 @@ pub(crate) struct Pressure {
     pub(crate) follower: Mutex<Option<Follower>>,
     followed: bool,
     /// Looks that are to panic.
-    #[cfg(test)]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     inject_panics: foliocache_sync::atomic::AtomicU32,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Follower {
 impl Pressure {
     /// The policy for a limit of `configured` bytes; with a monitor that works if pressure is to be followed.
     ///
-    /// `frames` has no block yet: its limit becomes what the outside leaves now.
+    /// `frames` has no block yet: its limit becomes the size that the outside leaves now.
     pub(crate) fn new(
         configured: u64,
         follow: bool,
@@ -91,28 +91,24 @@ impl Pressure {
         // In a model there is no outside.
         let follow = follow && !cfg!(any(loom, shuttle));
         let mut policy = Policy::new(configured);
-        let monitor = match follow {
-            true => {
-                let mut monitor = Monitor::new()?;
-                let outside = monitor.sample();
-                adapt(&mut policy, frames, &outside, held(frames, 0, 0))?;
-                if policy.effective() < configured {
-                    tracing::warn!(
-                        configured,
-                        effective = policy.effective(),
-                        source = ?policy.source(),
-                        "a memory limit that the surroundings have no room for"
-                    );
-                }
-                Some(monitor)
+        let mut monitor = follow.then(Monitor::new).transpose()?;
+        if let Some(monitor) = &mut monitor {
+            let outside = monitor.sample();
+            adapt(&mut policy, frames, &outside, held(frames, 0, 0))?;
+            if policy.effective() < configured {
+                tracing::warn!(
+                    configured,
+                    effective = policy.effective(),
+                    source = ?policy.source(),
+                    "a memory limit that the surroundings have no room for"
+                );
             }
-            false => None,
-        };
+        }
         let pressure = Self {
             policy: Mutex::new(policy),
             follower: Mutex::new(None),
             followed: follow,
-            #[cfg(test)]
+            #[cfg(all(test, not(any(loom, shuttle))))]
             inject_panics: Default::default(),
         };
         Ok((pressure, monitor))
@@ -130,7 +126,7 @@ impl Pressure {
         }
     }
 
-    /// Makes `bytes` the configured limit, and the frames keep what is effective then.
+    /// Makes `bytes` the configured limit, and the frames keep the effective one.
     ///
     /// Context: may block as `Frames::set_limit` does.
     pub(crate) fn configure(
@@ -149,15 +145,6 @@ impl Pressure {
         })
     }
 
-    #[cfg(test)]
-    pub(crate) fn inject_panic(&self) {
-        use foliocache_sync::atomic::Ordering::Relaxed;
-        let left = self
-            .inject_panics
-            .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        assert!(left.is_err(), "injected by the test");
-    }
-
     pub(crate) fn stats(&self) -> PressureStats {
         let policy = self.policy.lock();
         PressureStats {
@@ -171,8 +158,8 @@ impl Pressure {
     }
 }
 
-/// What the cache holds for certain. Index nodes and tables that may not be touched yet are not in
-/// it: they count as somebody else's once they are, which errs on the safe side.
+/// The memory that the cache holds for certain. Index nodes and tables that may not be touched yet are not in it:
+/// once they are touched they count as taken by others, which errs on the safe side.
 pub(crate) fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usage {
     let usage = frames.usage();
     let floor =
@@ -183,7 +170,7 @@ pub(crate) fn held(frames: &Frames, descriptors: u64, unreclaimable: u64) -> Usa
     }
 }
 
-/// Has the policy take in what was seen, and the frames keep its limit.
+/// Feeds the observation to the policy, and has the frames keep its limit.
 pub(crate) fn adapt(
     policy: &mut Policy,
     frames: &Frames,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The three lead to one another, so they are one module. It has no procedure: a record holds the state of each service as that service's
-//! own type, and what is done with it stands in the modules above.
+//! own type, and the procedures stand in the modules above.
 //!
 //! # Memory ordering
 //!
@@ -20,14 +20,14 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::collections::HashMap;
 use foliocache_sync::rank::{RankedMutex, RankedRwLock};
 use foliocache_sync::wait::WaitTable;
-use foliocache_sync::{Arc, Condvar, Mutex, OnceBox, Weak};
+use foliocache_sync::{Arc, Condvar, LazyCounter, Mutex, OnceBox, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fork::ForkGuard;
 use foliocache_xarray::{NodePool, XArray};
 use std::fmt;
 use std::time::Duration;
 
-use crate::counters::{Events, FileCounters, FileStats, Hits, PageCounts};
+use crate::counters::{Events, FileCounters, FileStats, PageCounts};
 use crate::dirty::{
     Closed, DirectWrites, DirtyFiles, FlushState, Groups, Handed, Rewrites, Shares, Space, Stalls,
     Throttle, Told, WritebackState,
@@ -35,10 +35,10 @@ use crate::dirty::{
 use crate::errseq::ErrSeq;
 use crate::folio::FolioPool;
 use crate::frames::{FrameUsage, Frames};
-use crate::hints::{Appended, Start};
+use crate::hints::Appended;
 use crate::mapped::{self, FaultMode, Holding};
 use crate::ops::AddressSpaceOperations;
-use crate::pins::{OrphanNames, Pins};
+use crate::pins::Pins;
 use crate::pressure::Pressure;
 use crate::queues::Lru;
 use crate::readahead::ReadaheadBudget;
@@ -53,7 +53,7 @@ pub(crate) type Window = mapped::Window<AddressSpace>;
 /// The windows of a cache.
 pub(crate) type Windows = mapped::Windows<AddressSpace>;
 
-/// What a file has once it was mapped.
+/// The linear ranges and windows of a file that was mapped.
 pub(crate) type LinearFile = mapped::LinearFile<AddressSpace>;
 
 /// How a cache is to be made.
@@ -73,7 +73,7 @@ pub struct MmConfig {
     /// [`PressureStats`](crate::PressureStats). Costs a thread that looks once a second, and more
     /// often under pressure.
     pub external_pressure: bool,
-    /// Who resolves the faults of mapped files.
+    /// How faults of mapped files are resolved.
     pub fault_mode: FaultMode,
     /// Most bytes that one fault of a mapped file puts into the page tables, at least a page. 2 MiB and more say:
     /// whole folios.
@@ -102,12 +102,12 @@ impl MmConfig {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Mm {
-    // What a hit reads and nobody writes: one cache line.
+    // Read by every hit, and never written: one cache line.
     pub(crate) fork: ForkGuard,
     pub(crate) frames: Arc<Frames>,
     pub(crate) nodes: Arc<NodePool>,
     pub(crate) config: MmConfig,
-    // What changes.
+    // State that changes.
     pub(crate) folios: Arc<FolioPool>,
     pub(crate) lru: RankedMutex<Lru>,
     pub(crate) waits: WaitTable,
@@ -118,7 +118,8 @@ pub struct Mm {
     pub(crate) holding: Holding,
     pub(crate) pins: Pins,
     pub(crate) views: Arc<ViewHome>,
-    pub(crate) orphan_names: OrphanNames,
+    /// Names of files that have orphans, or had.
+    pub(crate) orphan_names: Mutex<HashMap<u64, String>>,
     pub(crate) shares: Shares,
     pub(crate) stalls: Stalls,
     pub(crate) readahead: Arc<ReadaheadBudget>,
@@ -155,7 +156,7 @@ impl Mm {
         self.fork.check()
     }
 
-    /// What became known of panics in background threads that work for this cache.
+    /// Panics of background threads that work for this cache.
     pub fn panics(&self) -> &Arc<Panics> {
         &self.panics
     }
@@ -171,7 +172,7 @@ impl Mm {
     }
 }
 
-/// What backs the files of a file system.
+/// The store of the files of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BdiKind {
     /// A store that pages are read from and written to.
@@ -186,7 +187,7 @@ pub enum BdiKind {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct BackingDevInfo {
-    // What a write hit reads and seldom anybody writes: one cache line.
+    // Read by every write hit, and seldom written: one cache line.
     pub(crate) mm: Arc<Mm>,
     pub(crate) name: String,
     pub(crate) kind: BdiKind,
@@ -205,7 +206,7 @@ pub struct BackingDevInfo {
     /// Pages of folios that devices may write, and those that are held for I/O, of a store: dirty all the while.
     pub(crate) stay_dirty: AtomicU64,
     pub(crate) dirty_files: RankedMutex<DirtyFiles<AddressSpace>>,
-    /// What uncached writers want to have written.
+    /// Pages that uncached writers want to have written.
     pub(crate) handed: RankedMutex<Handed<AddressSpace>>,
     /// Closed files that are to be written soon.
     pub(crate) closed: RankedMutex<Closed<AddressSpace>>,
@@ -253,16 +254,18 @@ impl BackingDevInfo {
 #[doc(alias = "address_space")]
 #[repr(C, align(64))]
 pub struct AddressSpace {
-    // What a hit reads and seldom anybody writes: one cache line.
+    // Read by every hit, and seldom written: one cache line.
     /// That of `bdi`, one load nearer.
     pub(crate) mm: Arc<Mm>,
-    pub(crate) hits: Hits,
+    /// Pages that reads found in the cache.
+    pub(crate) hits: LazyCounter,
     pub(crate) bdi: Arc<BackingDevInfo>,
     pub(crate) size: AtomicU64,
     /// Its head is the end of the line.
     pub(crate) index: XArray,
-    // What changes as pages come, go and become dirty.
-    pub(crate) start: Start,
+    // Changed as pages come, go and become dirty.
+    /// The numbers of the first page's descriptor, above, and frame; zero for none (`start.rs`).
+    pub(crate) start: AtomicU64,
     pub(crate) nr_pages: AtomicU64,
     pub(crate) wb_err: ErrSeq,
     pub(crate) counts: PageCounts,
@@ -270,7 +273,7 @@ pub struct AddressSpace {
     pub(crate) appended: Appended,
     /// Pages of folios with pins; see `pin.rs`.
     pub(crate) nr_pinned: AtomicU64,
-    // What neither a hit nor a `stat` comes to.
+    // Used neither by a hit nor by a `stat`.
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
     pub(crate) id: u64,
     pub(crate) i_rwsem: RankedRwLock<()>,
@@ -290,17 +293,17 @@ pub struct AddressSpace {
     pub(crate) refuses_views: AtomicBool,
     /// Whether handles have nothing but the pages.
     pub(crate) relied: Reliance,
-    /// How many have writers wait; see `held_off.rs`.
+    /// Threads that hold writers off; see `held_off.rs`.
     pub(crate) held_off: AtomicU8,
-    /// Who takes folios out without owning the address space; see [`crate::owner`].
+    /// Threads that take folios out without owning the address space; see [`crate::owner`].
     pub(crate) holders: AtomicU32,
-    /// Until when the writers have waited for what they dirtied; see `bdi`.
+    /// Until when the writers have waited for the pages that they dirtied; see `bdi`.
     pub(crate) dirty_paid_until: AtomicU64,
-    /// What [`Mm::drop_behind`] keeps for the file: the page before which was dropped last, and the number
-    /// of evictions until which somebody is taken to read close behind.
+    /// State of [`Mm::drop_behind`] for the file: the page up to which it dropped last, and the number of evictions
+    /// until which it assumes that a reader is close behind.
     pub(crate) dropped_to: AtomicU64,
     pub(crate) followed_until: AtomicU64,
-    /// What a file has that was mapped.
+    /// The linear ranges and windows, if the file was mapped.
     pub(crate) linear: OnceBox<LinearFile>,
 }
 

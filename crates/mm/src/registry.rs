@@ -17,12 +17,8 @@ impl Mm {
 
     /// The address spaces there are now.
     pub fn mappings(&self) -> Vec<Arc<AddressSpace>> {
-        self.mappings
-            .lock()
-            .live
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect()
+        let live = &self.mappings.lock().live;
+        live.values().filter_map(Weak::upgrade).collect()
     }
 
     /// The address space with an id, if there is still one.
@@ -56,10 +52,8 @@ impl Mm {
     }
 
     pub(crate) fn register(&self, mapping: &Arc<AddressSpace>) {
-        self.mappings
-            .lock()
-            .live
-            .insert(mapping.id(), Arc::downgrade(mapping));
+        let live = &mut self.mappings.lock().live;
+        live.insert(mapping.id(), Arc::downgrade(mapping));
     }
 
     pub(crate) fn unregister(&self, mapping: &AddressSpace) {

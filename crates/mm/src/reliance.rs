@@ -1,11 +1,11 @@
-//! Whether handles of a file have nothing but its pages, and which files are asked for: the state. `relied.rs` has the model and the
-//! invariants.
+//! The state of files whose handles have nothing but the cached pages, and of files that reclaim asks for. `relied.rs` has the model
+//! and the invariants.
 //!
 //! # Memory ordering
 //!
-//! The two SeqCst fences of [`Reliance`] are each other's partner: whoever takes a page out counts as a holder and then looks at the
-//! state; whoever begins to rely sets the state and then looks for holders. The Acquire load of the holders is the partner of the
-//! Release in `owner::count_down`.
+//! The two SeqCst fences of [`Reliance`] are each other's partner: a thread that takes a page out counts as a holder and then looks
+//! at the state; a thread that begins to rely sets the state and then looks for holders. The Acquire load of the holders is the
+//! partner of the Release in `owner::count_down`.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -31,12 +31,13 @@ pub(crate) struct AskedFiles {
     /// By their numbers.
     pub(crate) files: Mutex<Vec<u64>>,
     /// Since when the list is not empty, in coarse milliseconds; 0 if it is. Relaxed everywhere: changed under the lock, and
-    /// whoever misses a change looks again.
+    /// a thread that misses a change looks again.
     pub(crate) since: AtomicU64,
 }
 
 impl Reliance {
-    /// Begins it; whether it holds: all is there, and nobody takes something out, as the count of `holders` shows.
+    /// Begins it; whether it holds. It does if all pages are there, and no thread takes one out, as the count of
+    /// `holders` shows.
     pub(crate) fn begin(&self, holders: &AtomicU32, is_whole: impl FnOnce() -> bool) -> bool {
         let (free, relied) = (state::FREE, state::RELIED);
         // Relaxed: ordered by the fence.

@@ -10,10 +10,9 @@
 //! ```
 //!
 //! A file that is opened from the cache may be replaced in the store, and then its name no longer leads to it. So a page of it is not
-//! given up before what is not cached can be read. Reclaim must not wait for the store, so it passes these pages over,
-//! lists the file, and wakes the flusher, which asks. If nothing else can be evicted, pages of lost files are, and those of files
-//! that were asked for longer than a second ago: memory is found however the store behaves. A read of what is gone
-//! then fails.
+//! given up before the file can be read from the store. Reclaim must not wait for the store, so it passes these pages over, lists the
+//! file, and wakes the flusher, which asks. If nothing else can be evicted, pages of lost files are, and those of files that were
+//! asked for longer than a second ago: memory is found however the store behaves. A read of such a page then fails.
 //!
 //! # Invariants
 //!
@@ -27,10 +26,10 @@
 //!
 //! # Memory ordering
 //!
-//! `state` against `holders` is a Dekker pair, by two SeqCst fences, each the other's partner: whoever takes a page out counts
-//! as a holder and then looks at the state; whoever begins to rely sets the state and then looks for holders and at the number of
-//! pages. Either the first sees the state, or the second the holder, or, by the Release of the count that goes down,
-//! that the page is gone.
+//! `state` against `holders` is a Dekker pair, by two SeqCst fences, each the other's partner: a thread that takes a page out
+//! counts as a holder and then looks at the state; a thread that begins to rely sets the state and then looks for holders and at
+//! the number of pages. Either the first sees the state, or the second the holder, or, by the Release of the count that goes
+//! down, that the page is gone.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::Duration;
@@ -45,7 +44,7 @@ use crate::types::pages_for;
 /// When the flusher asks again for files that were in use.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// What a search for memory has seen of pages that are relied on.
+/// Whether a search for memory passed over pages that are relied on.
 #[derive(Default)]
 pub(crate) struct Passed {
     /// Some may be evicted in a moment, once the flusher has answered.
@@ -69,15 +68,16 @@ impl AddressSpace {
         self.relied.0.load(Ordering::Relaxed) != state::FREE
     }
 
-    /// Nobody relies on the pages any more: there is a descriptor, or no handle.
+    /// Ends the reliance on the pages: there is a descriptor, or no handle.
     pub fn end_reliance(&self) {
         if self.is_relied_on() {
-            // Relaxed: whoever takes a page out before he sees it, would have passed it over.
+            // Relaxed: a thread that does not see it yet passes the page over, which does no harm.
             self.relied.0.store(state::FREE, Ordering::Relaxed);
         }
     }
 
-    /// What is not cached cannot be read: the pages are kept as long as anything else can be evicted.
+    /// Notes that pages can no longer be read from the store. They are kept as long as anything else
+    /// can be evicted.
     pub fn lose_reliance(&self) {
         if self.is_relied_on() {
             // Relaxed: as above.
@@ -85,7 +85,7 @@ impl AddressSpace {
         }
     }
 
-    /// Whether the file can be mapped although what is not cached cannot be read: all is there, and can stay where it is.
+    /// Whether a file that is relied on can be mapped: all pages are there, and can stay where they are.
     pub fn can_map_what_is_cached(&self) -> bool {
         self.is_relied_on() && self.has_all_pages() && !self.mm().frames.is_huge()
     }
@@ -157,7 +157,10 @@ impl BackingDevInfo {
         }
         let files = std::mem::take(&mut *self.asked.files.lock());
         let is_busy = |file: &u64| {
-            let file = self.mm().mapping(*file).filter(|file| file.is_asked());
+            // Relaxed: the list handed the file over.
+            let is_asked =
+                |file: &AddressSpace| file.relied.0.load(Ordering::Relaxed) == state::ASKED;
+            let file = self.mm().mapping(*file).filter(|file| is_asked(file));
             file.is_some_and(|file| !file.ask_store(|ops| ops.keep_readable()))
         };
         let busy: Vec<u64> = files.into_iter().filter(is_busy).collect();
@@ -168,12 +171,5 @@ impl BackingDevInfo {
             self.asked.since.store(0, Ordering::Relaxed);
         }
         (!files.is_empty()).then_some(AGAIN)
-    }
-}
-
-impl AddressSpace {
-    fn is_asked(&self) -> bool {
-        // Relaxed: the list handed the file over.
-        self.relied.0.load(Ordering::Relaxed) == state::ASKED
     }
 }

@@ -16,13 +16,13 @@
 //!
 //! 1. A page that is in the cache before and after is found in the index at every moment, dirty if it is dirty: a
 //!    sync that runs meanwhile looks for its folio without a lock.
-//! 2. Old bytes do not change: whoever reads them without a lock reads what was there before step 4, or again.
+//! 2. Old bytes do not change: a lockless reader gets the bytes from before step 4, or reads again.
 //!
 //! # Locking
 //!
 //! The folio lock of the old folio, then those of the new; `xa_lock`, the LRU lock and the pools' one after another. A
-//! folio under writeback is not replaced: the device reads its frames, which its views may give back meanwhile.
-//! Whoever wants that waits for `wb_lock`.
+//! folio under writeback is not replaced: the device reads its frames, which its views may give back meanwhile. A
+//! caller that has to replace one waits for `wb_lock`.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
@@ -53,7 +53,7 @@ impl AddressSpace {
     /// Context: the folio is neither under writeback nor pinned.
     ///
     /// # Errors
-    /// `ENOMEM` where what was prepared does not suffice, `EIO` for bad memory. The folio is as it was, and
+    /// `ENOMEM` where the prepared memory does not suffice, `EIO` for bad memory. The folio is as it was, and
     /// unlocked.
     pub(crate) fn replace_folio<'a>(
         &'a self,
@@ -69,13 +69,8 @@ impl AddressSpace {
             let most = at.0.trailing_zeros().min((end.0 - at.0).ilog2());
             let part = match prepared.take(self, at, most.min(order)) {
                 Some((folio, frame, order)) => {
-                    let index = at;
-                    let identity = Identity {
-                        index,
-                        order,
-                        frame,
-                    };
-                    let taken = self.take_linear(identity, prepared);
+                    let identity = Identity::new(at, order, frame);
+                    let taken = self.take_linear(identity, &mut prepared.frames);
                     taken
                         .inspect_err(|_| self.mm().folios.free(folio))
                         .and_then(|()| self.copy_part(&old, folio, identity))
@@ -124,8 +119,7 @@ impl AddressSpace {
         if !locked.hold_counts().is_viewed() || foliocache_sync::planted!(viewed_frame_written) {
             return Ok(Some(locked));
         }
-        let mm: &Mm = self.mm();
-        let (first, last) = (locked.index(), PageIndex(locked.end().0 - 1));
+        let pages = locked.index()..locked.end();
         if locked.state.load().has(flag::WRITEBACK) {
             drop(locked);
             if nowait {
@@ -137,7 +131,7 @@ impl AddressSpace {
         }
         if let Some(ready) = prepared
             .as_mut()
-            .filter(|ready| ready.frames.left() > (last.0 - first.0) as u32)
+            .filter(|ready| u64::from(ready.frames.left()) >= locked.nr_pages())
         {
             match self.replace_folio(locked, page, ready) {
                 Err(Errno::ENOMEM) => {}
@@ -146,18 +140,18 @@ impl AddressSpace {
         } else {
             drop(locked);
         }
-        // Nobody waits for memory while holding some, nor takes more under a folio's lock.
+        // No memory is held over a wait for memory, and none is taken under a folio's lock.
         *prepared = None;
-        *prepared = match mm.try_prepare_to_replace(self, first, last) {
+        *prepared = match self.try_prepare_to_replace(&pages) {
             None if nowait => return Err(Errno::EAGAIN),
-            None => Some(mm.prepare_to_replace(self, first, last)?),
+            None => Some(self.prepare_to_replace(&pages)?),
             ready => ready,
         };
         Ok(None)
     }
 
-    /// Sees to it that nobody has a view of bytes between `pos` and `end` in a folio that is to be zeroed in part,
-    /// nor gets one until the guard is dropped.
+    /// Ends views of bytes between `pos` and `end` in a folio that is to be zeroed in part, and refuses new ones
+    /// until the guard is dropped.
     ///
     /// Context: `i_rwsem` held exclusive, `wb_lock` and `invalidate_lock` held. Takes folio locks; does not wait for
     /// memory.
@@ -172,7 +166,6 @@ impl AddressSpace {
         // Relaxed: whoever takes a view after us locks the folio after us.
         self.refuses_views.store(true, Ordering::Relaxed);
         let refused = RefusedViews(self);
-        let mm: &Mm = self.mm();
         for edge in [pos, end - 1] {
             let page = PageIndex::of(edge);
             let mut prepared: Option<Prepared<'_>> = None;
@@ -189,40 +182,13 @@ impl AddressSpace {
                     break;
                 }
                 drop(locked);
-                let last = PageIndex(pages.end.0 - 1);
-                prepared = mm.try_prepare_to_replace(self, pages.start, last);
+                prepared = self.try_prepare_to_replace(&pages);
                 if prepared.is_none() {
                     return Err(pages);
                 }
             }
         }
         Ok(refused)
-    }
-
-    /// Takes frames into use that were claimed, where a folio comes to a linear range.
-    fn take_linear(&self, identity: Identity, prepared: &mut Prepared<'_>) -> Result<(), Errno> {
-        let (
-            mm,
-            Identity {
-                index,
-                order,
-                frame,
-            },
-        ) = (self.mm(), identity);
-        if !mm.frames.is_linear(frame) {
-            return Ok(());
-        }
-        match mm.frames.take_linear(frame, order, &mut prepared.frames) {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                self.unmap_pages(index.0..index.0 + (1 << order));
-                Ok(())
-            }
-            Err(error) => {
-                mm.frames.unclaim_linear(frame, order);
-                Err(error)
-            }
-        }
     }
 
     /// Makes `folio`, which is free, one with the bytes that a locked one has at the same place; returns it locked.

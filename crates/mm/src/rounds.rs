@@ -1,4 +1,5 @@
-//! The numbered rounds of a background reclaimer: who waits for one, and what it found. `reclaim/waiting.rs` says why.
+//! The numbered rounds of a background reclaimer: callers wait for one, and learn what it found. `reclaim/waiting.rs`
+//! says why.
 //!
 //! # Locking
 //!
@@ -26,10 +27,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a caller waits for a round at most: a store that does not answer may hold the reclaimer up for ever.
 const LONGEST_ROUND: Duration = Duration::from_secs(30);
-/// How long what a round gave up is kept from names that can be done without, in milliseconds.
+/// How long memory that a round gave up is kept from names that are not needed, in milliseconds.
 const FAVOURED_MS: u64 = 20;
 
-/// The background reclaimer of a cache, and what is known of its work.
+/// The background reclaimer of a cache, and the state of its work.
 #[derive(Debug)]
 pub(crate) struct Reclaimer {
     pub(crate) worker: Worker,
@@ -65,7 +66,7 @@ impl Default for Reclaimer {
 pub(crate) struct Rounds {
     state: Mutex<State>,
     ended: Condvar,
-    /// Until when callers that waited have what a round gave up to themselves, in coarse milliseconds.
+    /// Until when memory that a round gave up is for callers that waited, in coarse milliseconds.
     pub(crate) favoured_until: AtomicU64,
 }
 
@@ -82,7 +83,7 @@ struct State {
 }
 
 impl State {
-    /// What the rounds from `first` on found.
+    /// The result of the rounds from `first` on.
     fn found_since(&self, first: u64) -> Found {
         match () {
             () if self.freed_in >= first => Found::Memory,
@@ -155,7 +156,7 @@ impl Rounds {
         state.asked > state.ended
     }
 
-    /// Whether what was given up a moment ago is for callers that waited for it.
+    /// Whether memory that was given up a moment ago is for callers that waited for it.
     pub(crate) fn favour_others(&self) -> bool {
         // Relaxed: see the module's header.
         let until = self.favoured_until.load(Ordering::Relaxed);

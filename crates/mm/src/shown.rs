@@ -1,42 +1,38 @@
-//! What the windows of a file show of its pages, and what of them is held.
+//! The pages that the windows of a file show, and those that are held.
 
 use std::ops::Range;
 
 use crate::folio::{LockedFolio, flag};
 use crate::mapped::{Held, HoldKind, not_held, overlap};
-use crate::records::{AddressSpace, LinearFile};
+use crate::records::{AddressSpace, LinearFile, Window, Windows};
 
 impl AddressSpace {
-    /// Empties what the windows have of pages; a touch is a fault again.
+    /// Empties the page tables of windows for pages; a touch is a fault again.
     ///
     /// Context: takes `windows` shared.
     pub(crate) fn unmap_pages(&self, pages: Range<u64>) {
+        self.for_each_window(|window, windows| window.zap(windows, &pages));
+    }
+
+    fn for_each_window(&self, change: impl Fn(&Window, &Windows)) {
         if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.zap(self.mm().windows(), &pages);
-            }
+            let list = linear.windows.read();
+            list.iter()
+                .for_each(|window| change(window, self.mm().windows()));
         }
     }
 
     /// Takes pages that the file no longer has out of the windows that have them without faults: those addresses
     /// cannot be accessed any more.
     pub(crate) fn cut_held(&self, pages: Range<u64>) {
-        if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.cut(self.mm().windows(), &pages);
-            }
-        }
+        self.for_each_window(|window, windows| window.cut(windows, &pages));
     }
 
     /// Lets windows try pages again that they refused, because the file did not have them.
     ///
-    /// Context: it has them now; takes `windows` shared. Whoever refuses a page looks at the size under it.
+    /// Context: it has them now; takes `windows` shared. A refusal of a page looks at the size under it.
     pub(crate) fn end_poison(&self, pages: &Range<u64>) {
-        if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.end_poison(self.mm().windows(), pages);
-            }
-        }
+        self.for_each_window(|window, windows| window.end_poison(windows, pages));
     }
 
     /// As [`AddressSpace::unmap_pages`], of a locked folio that windows may have.
@@ -54,25 +50,22 @@ impl AddressSpace {
     ///
     /// Context: the folios are locked; takes `windows` shared.
     pub(crate) fn write_protect(&self, pages: Range<u64>) {
-        if let Some(linear) = self.linear.get() {
-            for window in linear.windows.read().iter() {
-                window.write_protect(self.mm().windows(), &pages);
-            }
-        }
+        self.for_each_window(|window, windows| window.write_protect(windows, &pages));
     }
 
     /// Whether programs store to some of the file without that being noticed.
     pub(crate) fn has_unnoticed_stores(&self) -> bool {
-        let unnoticed = |held: &Held| held.kind.unnoticed();
-        let any = |linear: &LinearFile| linear.held.read().iter().any(unnoticed);
+        self.has_hold(|held| held.kind == HoldKind::Untracked)
+    }
+
+    fn has_hold(&self, those: impl Fn(&Held) -> bool) -> bool {
+        let any = |linear: &LinearFile| linear.held.read().iter().any(those);
         self.linear.get().is_some_and(any)
     }
 
     /// Whether some of pages are held.
     pub(crate) fn is_held(&self, pages: Range<u64>) -> bool {
-        let here = |held: &Held| overlap(&held.pages, &pages);
-        let any = |linear: &LinearFile| linear.held.read().iter().any(here);
-        self.linear.get().is_some_and(any)
+        self.has_hold(|held| overlap(&held.pages, &pages))
     }
 
     /// Whether all pages of a folio are held.

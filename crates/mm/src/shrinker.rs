@@ -1,6 +1,6 @@
-//! What reclaim asks of caches of metadata: the trait that they implement, and their answer. `reclaim/shrinker.rs` asks.
+//! The trait by which reclaim asks caches of metadata to give some up, and their answer. `reclaim/shrinker.rs` asks.
 
-/// What a cache of metadata gave up.
+/// The result of [`Shrinker::shrink`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GivenUp {
     /// Bytes that are the bound's again.
@@ -22,16 +22,16 @@ impl GivenUp {
 /// A cache of metadata.
 #[doc(alias = "shrinker")]
 pub trait Shrinker: Send + Sync {
-    /// Bytes charged for what it keeps. Cheap.
+    /// Bytes charged for its content. Cheap.
     fn bytes(&self) -> u64;
 
-    /// Gives up about so many bytes of what is not in use, the least used first.
+    /// Gives up about so many unused bytes, the least used first.
     ///
-    /// Context: no read section, and no lock that the end of what is given up needs. May wait for RCU
+    /// Context: no read section, and no lock that freeing its content needs. May wait for RCU
     /// readers; waits neither for memory nor for I/O.
     fn shrink(&self, bytes: u64) -> GivenUp;
 
-    /// Bytes that are charged and that it keeps nothing for: room for its own. Cheap.
+    /// Bytes that are charged and empty: room for its own content. Cheap.
     fn spare(&self) -> u64 {
         0
     }

@@ -49,37 +49,23 @@ impl AddressSpace {
         locked: LockedFolio<'a>,
         page: PageIndex,
     ) -> Option<LockedFolio<'a>> {
-        let mut part = locked;
-        while part.index() < page
-            && page < part.end()
-            && let Some(upper) = self.halve_folio(&part)
-        {
-            let other = match page > upper.index() {
-                true => std::mem::replace(&mut part, upper),
-                false => upper,
-            };
-            self.keep_content(other);
-        }
+        let goes_beyond = |part: &LockedFolio<'_>| part.index() < page && page < part.end();
+        let part = self.halve_while(locked, goes_beyond, |upper| page > upper);
         self.keep_content(part)
     }
 
-    /// Splits a locked folio, where that can be, until its grains are pages; returns the part that has byte `pos` of the
-    /// file, which is uptodate, and unlocks the others. What is stored there is written back by the page then.
-    ///
-    /// Context: as [`AddressSpace::split_folio`].
-    #[cold]
-    pub(crate) fn split_to_pages<'a>(
+    /// Halves a locked folio while `goes_on`, and if the upper half `is_wanted`, as its first page tells, goes on with that;
+    /// returns the last part, and unlocks the others.
+    fn halve_while<'a>(
         &'a self,
-        locked: LockedFolio<'a>,
-        pos: u64,
+        mut part: LockedFolio<'a>,
+        goes_on: impl Fn(&LockedFolio<'_>) -> bool,
+        is_wanted: impl Fn(PageIndex) -> bool,
     ) -> LockedFolio<'a> {
-        let mut part = locked;
-        while part.order() > grains::FINE_ORDER
-            && !self.bdi().is_memory()
-            && part.may(Operation::Split)
+        while goes_on(&part)
             && let Some(upper) = self.halve_folio(&part)
         {
-            let other = match pos >= upper.index().pos() {
+            let other = match is_wanted(upper.index()) {
                 true => std::mem::replace(&mut part, upper),
                 false => upper,
             };
@@ -88,9 +74,28 @@ impl AddressSpace {
         part
     }
 
+    /// Splits a locked folio, where that can be, until its grains are pages; returns the part that has byte `pos` of the
+    /// file, which is uptodate, and unlocks the others. Later stores there are written back page by page.
+    ///
+    /// Context: as [`AddressSpace::split_folio`].
+    #[cold]
+    pub(crate) fn split_to_pages<'a>(
+        &'a self,
+        locked: LockedFolio<'a>,
+        pos: u64,
+    ) -> LockedFolio<'a> {
+        let coarse = |part: &LockedFolio<'_>| {
+            part.order() > grains::FINE_ORDER && part.may(Operation::Split)
+        };
+        match self.bdi().is_memory() {
+            true => locked,
+            false => self.halve_while(locked, coarse, |upper| pos >= upper.pos()),
+        }
+    }
+
     /// Takes a locked folio out of the index if nothing in it is the file's.
     pub(crate) fn keep_content<'a>(&'a self, locked: LockedFolio<'a>) -> Option<LockedFolio<'a>> {
-        if locked.has_content() {
+        if locked.uptodate_grains() != 0 {
             return Some(locked);
         }
         self.remove_folio(locked);
@@ -101,15 +106,9 @@ impl AddressSpace {
     /// frames, nor one that is viewed or pinned.
     fn halve_folio<'a>(&'a self, lower: &LockedFolio<'a>) -> Option<LockedFolio<'a>> {
         let mm: &Mm = self.mm();
-        let Identity {
-            index,
-            order,
-            frame,
-        } = lower.identity();
-        if mm.frames.is_huge() && mm.frames.is_linear(frame) {
-            return None;
-        }
-        if lower.hold_counts().is_held() {
+        let (order, frame) = (lower.order(), lower.frame());
+        let huge = mm.frames.is_huge() && mm.frames.is_linear(frame);
+        if huge || lower.hold_counts().is_held() {
             return None;
         }
         debug_assert!(lower.may(Operation::Split), "the device reads it");
@@ -124,11 +123,8 @@ impl AddressSpace {
         let marked = Self::take_mark(lower);
         // Ascending index: the lower half is locked already.
         let upper = folio.lock(&mm.waits);
-        let identity = Identity {
-            index: index.add(u64::from(half)),
-            order: order - 1,
-            frame: frame.add(half),
-        };
+        let index = lower.index().add(half.into());
+        let identity = Identity::new(index, order - 1, frame.add(half));
         upper.attach(self.key(), identity);
         mm.frames.set_owner(identity.frame, mm.folios.id(folio));
         let uptodate = grains::halves(lower.uptodate_grains(), order);

@@ -1,4 +1,4 @@
-//! Where the first page of a file lies, for who opens the file.
+//! Where the first page of a file lies, for the thread that opens the file.
 //!
 //! # Model
 //!
@@ -6,7 +6,7 @@
 //! descriptor, the frame. Most files are read from their beginning on. So an address space remembers which descriptor and
 //! which frame its first page has, and opening the file asks for all three lines at once.
 //!
-//! What is remembered is a hint: it is never followed, and may be of a page that is gone.
+//! The two numbers are a hint: they are never dereferenced, and the page may have been evicted.
 //!
 //! # Memory ordering
 //!
@@ -34,7 +34,7 @@ impl AddressSpace {
     #[inline]
     pub fn prefetch_start(&self) {
         self.index.prefetch_first(&rcu::read_lock());
-        let start = self.start.0.load(Ordering::Relaxed);
+        let start = self.start.load(Ordering::Relaxed);
         if start != 0 {
             let mm = self.mm();
             prefetch(mm.folios.slot((start >> 32) as u32));
@@ -49,7 +49,7 @@ impl AddressSpace {
         if folio.index() == PageIndex(0) {
             let folio_id = u64::from(self.mm().folios.id(folio));
             let start = folio_id << 32 | u64::from(folio.frame().0);
-            self.start.0.store(start, Ordering::Relaxed);
+            self.start.store(start, Ordering::Relaxed);
         }
     }
 }

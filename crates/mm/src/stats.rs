@@ -15,9 +15,9 @@ use crate::unreclaimable::Unreclaimable;
 pub struct MmStats {
     /// Memory against the bound.
     pub memory: FrameUsage,
-    /// What of it cannot be reclaimed.
+    /// The part of it that cannot be reclaimed.
     pub unreclaimable: Unreclaimable,
-    /// All files together; what was done counts those dropped since, too.
+    /// All files together. Their activity includes that of files dropped since.
     pub files: FileStats,
     /// Files that the cache knows now: those that are open, and those of which it has something.
     pub known_files: u64,
@@ -72,7 +72,7 @@ impl Mm {
             blocks_compacted: read(&self.events.compacted),
             blocks_skipped: read(&self.events.skipped),
             views_copied: read(&self.events.copied_views),
-            copied_view_bytes: self.views.copied_bytes(),
+            copied_view_bytes: self.views.copies.bytes(),
             folios_replaced: read(&self.events.replaced),
             give_back_failures: self.frames.give_back_failures(),
             background_panics: self.panics.count(),

@@ -1,9 +1,9 @@
-//! What the log is told of a store: what fails, what is slow, who waits for it, when it answers nothing, and when it is well again.
+//! Log lines about a store: failures, slow I/O, writers that wait, a store that hangs, and its recovery.
 //!
 //! # Model
 //!
-//! A line for each file and cause, and five lines of a kind, in ten seconds (`dirty/told.rs`). What is left out is counted, and the
-//! count stands in the next line of the kind, or in the line that tells of the recovery. Failures and recoveries are for
+//! A line for each file and cause, and five lines of a kind, in ten seconds (`dirty/told.rs`). The lines left out are counted, and
+//! the count stands in the next line of the kind, or in the line that tells of the recovery. Failures and recoveries are for
 //! whoever runs the program; slow I/O and waits are on the level below.
 //!
 //! An I/O that hangs ends in no line of its own. So the background reclaimer looks at each store: one that was asked for something and

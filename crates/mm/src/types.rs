@@ -9,6 +9,11 @@ pub const PAGE_SHIFT: u32 = 12;
 /// Largest size of a file, in bytes: what a signed 64-bit offset of the kernel's can say.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
+/// The end of `len` bytes at `pos`, if a file may be that large.
+pub(crate) fn end_of(pos: u64, len: u64) -> Option<u64> {
+    pos.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE)
+}
+
 /// The index of a page in its file: byte offset divided by [`PAGE_SIZE`].
 #[doc(alias = "pgoff_t")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

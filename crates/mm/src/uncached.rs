@@ -1,4 +1,4 @@
-//! Uncached operations: what they bring in leaves the cache when they are done with it.
+//! Uncached operations: pages that they bring in leave the cache when they are done with them.
 //!
 //! # Model
 //!
@@ -14,13 +14,15 @@
 //! and with one that goes on beyond them, as those of a stream do, when a read comes to the folio's end, or to its
 //! beginning from behind.
 //!
-//! Marked folios are on none of the queues that reclaim ages. They have a list of their own, from which reclaim takes
-//! what no stream has ahead of it any more, and which is bounded. What is dropped leaves no shadow entry.
+//! Marked folios are on none of the queues that reclaim ages. They have a list of their own, which is bounded.
+//! Reclaim takes from it the folios that no stream has ahead of it any more. A dropped folio leaves no shadow entry.
 //!
 //! # Invariants
 //!
-//! 1. Whoever clears the mark counts what becomes of the folio, once: [`UncachedStats`](crate::UncachedStats) add up.
-//! 2. A folio without the mark is on the list only until whoever cleared it has moved it, under the LRU lock.
+//! 1. The thread that clears the mark counts what becomes of the folio, once: [`UncachedStats`](crate::UncachedStats)
+//!    add up.
+//! 2. A folio without the mark is on the list only until the thread that cleared the mark has moved it, under the LRU
+//!    lock.
 //!
 //! # Memory ordering
 //!
@@ -39,7 +41,7 @@ use crate::readahead::{READAHEAD_PART, ReadaheadState};
 use crate::records::{AddressSpace, Mm};
 use crate::types::{PageIndex, pages_for};
 
-/// What is not clean; see [`Operation::Forget`].
+/// The flags of a folio that is not clean; see [`Operation::Forget`].
 const NOT_DURABLE: u64 = flag::DIRTY | flag::WRITEBACK | flag::UNSTABLE;
 
 /// One uncached read.
@@ -100,7 +102,7 @@ impl AddressSpace {
         }
         // An uncached view of it keeps its frames.
         if !locked.may(Operation::Forget) {
-            // What waits to be written is dropped once it is durable.
+            // A folio that waits to be written is dropped once it is durable.
             if !locked.state.load().has_any(NOT_DURABLE) {
                 self.keep_failed(&locked);
             }
@@ -159,7 +161,7 @@ impl AddressSpace {
         bump(&self.counters.uncached.kept_present, pages);
     }
 
-    /// Has the flusher write what an uncached write has dirtied since it had `handed` over what was before.
+    /// Has the flusher write the pages that an uncached write has dirtied from byte `handed` on.
     pub(crate) fn hand_over(self: &Arc<Self>, iocb: &Iocb, handed: &mut u64) {
         if iocb.uncached && iocb.pos > *handed && !self.bdi().is_memory() {
             let pages = PageIndex::of(*handed).0..pages_for(iocb.pos);
@@ -168,8 +170,8 @@ impl AddressSpace {
         }
     }
 
-    /// Drops what was read ahead through a handle by uncached reads and not reached; what is under way is left to
-    /// reclaim. For the end of the handle. Does not block.
+    /// At the end of a handle: drops pages that its uncached reads had read ahead and did not reach. Reads under way
+    /// are left to reclaim. Does not block.
     pub fn end_uncached(&self, handle: &ReadaheadState) {
         if !handle.has_read_uncached() || self.mm().check_fork().is_err() {
             return;
@@ -185,14 +187,14 @@ impl AddressSpace {
                 self.drop_uncached(locked);
             });
         }
-        // What streams left that ended before.
+        // Folios of streams that ended before.
         let mm: &Mm = self.mm();
         mm.drop_leftovers(mm.uncached_to_come(), usize::MAX);
     }
 }
 
 impl Mm {
-    /// Bounds what uncached operations brought in and nobody came for.
+    /// Bounds the pages that uncached operations brought in and did not use.
     ///
     /// Context: as [`Mm::drop_leftovers`].
     pub(crate) fn bound_uncached(&self, nr_uncached: usize) {
@@ -209,7 +211,7 @@ impl Mm {
     }
 
     /// Drops what uncached operations left, the oldest first, down to `most` pages, or until it has dropped `want`;
-    /// returns the pages. What is busy is left, and what waits to be written.
+    /// returns the pages. Busy folios stay, and those that wait to be written.
     ///
     /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
     pub(crate) fn drop_leftovers(&self, most: u64, want: usize) -> usize {
@@ -226,5 +228,43 @@ impl Mm {
             dropped += now as usize;
         }
         dropped
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::iov::IovIter;
+    use crate::records::{BackingDevInfo, BdiKind, MmConfig};
+    use crate::test_store::Sink;
+    use crate::types::PAGE_SIZE;
+    use foliocache_sync::thread;
+
+    #[test]
+    fn a_folio_that_is_locked_when_it_would_be_dropped_stays_and_is_counted() {
+        let mm = Mm::new(MmConfig::new(64 << 20)).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 4 << 20);
+        let handle = ReadaheadState::new();
+        let read = |page: u64| {
+            let mut bytes = vec![0; 8 * PAGE_SIZE];
+            let mut iocb = Iocb::at(page << 12);
+            iocb.uncached = true;
+            let mut iter = IovIter::destination(&mut bytes);
+            assert_eq!(file.read(&handle, &mut iocb, &mut iter), Ok(bytes.len()));
+        };
+        read(0);
+        // Page 8 was read ahead.
+        let locked = file.lock_folio(PageIndex(8)).expect("it is there");
+        let pages = locked.nr_pages();
+        thread::scope(|scope| {
+            let reads = scope.spawn(|| (8..8 + pages).step_by(8).for_each(read));
+            reads.join().unwrap();
+        });
+        drop(locked);
+        let stats = file.stats();
+        assert_eq!(stats.uncached.failed_locked_pages, pages, "{stats:?}");
+        assert!(stats.resident_pages >= pages);
+        assert!(file.lock_folio(PageIndex(8)).is_some());
     }
 }

@@ -19,7 +19,7 @@ impl AddressSpace {
         );
     }
 
-    /// Marks all of pages dirty that are held: nobody knows what was stored to them.
+    /// Marks all held pages of a range dirty: it is not known what was stored to them.
     pub(crate) fn dirty_all(self: &Arc<Self>, pages: &Range<u64>) {
         let size = self.size();
         self.for_each_held(pages, |locked| {

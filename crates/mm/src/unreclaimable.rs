@@ -30,8 +30,8 @@
 //!    A shrink of the bound may leave less, and concurrent writers may pass it by some pages.
 //! 2. Views, pins and what mappings hold keep units of 2 MiB from moving between general blocks and linear frames: a
 //!    general block with one viewed page cannot be emptied. At least a unit of each kind stays free of them, so that
-//!    neither kind waits for what only programs can end. What would fix one unit too many is refused as
-//!    beyond its share. Short pins of general frames are not: they end soon.
+//!    neither kind waits for what only programs can end. A view, pin or mapping that would fix one unit
+//!    too many is refused as beyond its share. Short pins of general frames are not: they end soon.
 //! 3. Of the huge pages that the kernel's pool has for the cache one is neither held nor pinned.
 //!
 //! # Memory ordering
@@ -127,6 +127,49 @@ impl Unreclaimable {
     }
 }
 
+impl AddressSpace {
+    /// Whether the file may have `wanted` pages more: one of a memory file system within its share.
+    ///
+    /// # Errors
+    /// `ENOSPC` where the share or the budget is used up; `EAGAIN` where writeback makes room.
+    pub(crate) fn check_memory_share(&self, wanted: u32) -> Result<(), Errno> {
+        if !self.bdi().is_memory() {
+            return Ok(());
+        }
+        let (now, wanted) = (self.mm().unreclaimable(), u64::from(wanted));
+        let memory = now.memory_pages + wanted;
+        if memory > now.most_memory_pages || now.total_pages() + wanted > now.most_pages {
+            return Err(Errno::ENOSPC);
+        }
+        let others = now.held_pages + now.viewed_pages + now.pinned_pages;
+        match memory + others + self.mm().nr_to_write() <= now.most_pages {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// As [`AddressSpace::check_memory_share`], after a wait for writeback if that makes room.
+    ///
+    /// Context: may block for writeback.
+    ///
+    /// # Errors
+    /// `ENOSPC`, also if the stores take nothing for about a second.
+    pub(crate) fn wait_for_memory_share(&self, wanted: u32) -> Result<(), Errno> {
+        let (mut least, mut idle) = (u64::MAX, 0);
+        while let Err(error) = self.check_memory_share(wanted) {
+            if error != Errno::EAGAIN || idle > LOOKS {
+                return Err(Errno::ENOSPC);
+            }
+            self.mm().request_writeback();
+            sleep(RECLAIM_WAIT);
+            let left = self.mm().nr_to_write();
+            idle = if left < least { 0 } else { idle + 1 };
+            least = least.min(left);
+        }
+        Ok(())
+    }
+}
+
 impl Mm {
     pub(crate) fn unreclaimable(&self) -> Unreclaimable {
         let capacity = self.frames.capacity();
@@ -168,7 +211,7 @@ impl Mm {
         self.frames.nr_fixed() + self.kept_linear().saturating_sub(twice).div_ceil(UNIT)
     }
 
-    /// Whether either kind of frames can be had though nobody lets go of what is fixed (invariant 2); `twice` as of
+    /// Whether both kinds of frames can be had while all fixed memory stays fixed (invariant 2); `twice` as of
     /// [`Mm::fixed_units`].
     pub(crate) fn spares_units(&self, twice: u64) -> bool {
         let units = self.frames.capacity() / UNIT;
@@ -188,57 +231,6 @@ impl Mm {
         kept < had || kept < had + free_huge_pages()
     }
 
-    /// Whether a file may have `wanted` pages more: one of a memory file system within its share.
-    ///
-    /// # Errors
-    /// `ENOSPC` where the share or the budget is used up; `EAGAIN` where writeback makes room.
-    pub(crate) fn check_memory_share(
-        &self,
-        mapping: &AddressSpace,
-        wanted: u32,
-    ) -> Result<(), Errno> {
-        if !mapping.bdi().is_memory() {
-            return Ok(());
-        }
-        let now = self.unreclaimable();
-        let memory = now.memory_pages + u64::from(wanted);
-        if memory > now.most_memory_pages || now.total_pages() + u64::from(wanted) > now.most_pages
-        {
-            return Err(Errno::ENOSPC);
-        }
-        match memory + now.held_pages + now.viewed_pages + now.pinned_pages + self.nr_to_write()
-            <= now.most_pages
-        {
-            true => Ok(()),
-            false => Err(Errno::EAGAIN),
-        }
-    }
-
-    /// As [`Mm::check_memory_share`], after a wait for writeback if that makes room.
-    ///
-    /// Context: may block for writeback.
-    ///
-    /// # Errors
-    /// `ENOSPC`, also if the stores take nothing for about a second.
-    pub(crate) fn wait_for_memory_share(
-        &self,
-        mapping: &AddressSpace,
-        wanted: u32,
-    ) -> Result<(), Errno> {
-        let (mut least, mut idle) = (u64::MAX, 0);
-        while let Err(error) = self.check_memory_share(mapping, wanted) {
-            if error != Errno::EAGAIN || idle > LOOKS {
-                return Err(Errno::ENOSPC);
-            }
-            self.request_writeback();
-            sleep(RECLAIM_WAIT);
-            let left = self.nr_to_write();
-            idle = if left < least { 0 } else { idle + 1 };
-            least = least.min(left);
-        }
-        Ok(())
-    }
-
     /// Bytes that metadata leaves to pages, whole blocks.
     fn kept_for_pages(&self) -> u64 {
         let needed = self.unreclaimable().needed();
@@ -256,8 +248,9 @@ impl Mm {
         self.frames.capacity() << PAGE_SHIFT > self.kept_for_pages()
     }
 
-    /// What caches of metadata that hold `held` bytes have to give up for `bytes` more: what they hold beyond
-    /// their share while memory is short, or what all metadata takes of the pages' part.
+    /// Bytes that caches of metadata, which hold `held` bytes, have to give up for `bytes` more: the larger
+    /// of their excess over their share, and the excess of all metadata over the part of the bound that pages
+    /// leave it.
     pub(crate) fn metadata_surplus(&self, held: u64, bytes: u64) -> u64 {
         let limit = self.frames.limit();
         let all = self.frames.metadata() + bytes + self.kept_for_pages();

@@ -9,7 +9,7 @@ use crate::frames::MIN_LINEAR_LIMIT;
 use crate::mapped::{Held, HoldKind, LockedAccess, MapError, VmaAccess};
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, LinearFile, Mm, Window, Windows};
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
 /// A mapped part of a file. Dropping it unmaps it.
 pub struct Vma {
@@ -28,11 +28,11 @@ pub struct IoLock<'a> {
 }
 
 impl AddressSpace {
-    /// Maps `len` bytes from `pos` on. What is there of the file can be accessed, also what comes to be there
-    /// later; a touch of what is not, or cannot be read, is SIGBUS.
+    /// Maps `len` bytes from `pos` on. Bytes of the file can be accessed, also those that it gets later. A touch
+    /// beyond the end of the file, or of a page that cannot be read, is SIGBUS.
     ///
     /// Its pages are those of the cache: a store is seen by readers at once, and a write by the program. The first
-    /// mapping of a part of a file moves what is cached of it. Blocks for memory then, and for I/O that is under way.
+    /// mapping of a part of a file moves its cached pages. Blocks for memory then, and for I/O that is under way.
     /// Takes some 700 bytes of the bound, a bit for each 2 MiB, and 4 KiB for every 2 MiB that are touched.
     ///
     /// # Errors
@@ -53,7 +53,8 @@ impl AddressSpace {
 
     /// Maps `len` bytes from `pos` on that are in the file, and keeps them in memory: all of them are read, made huge
     /// pages of where the kernel can, and mapped without faults of ours. They count as memory that cannot be
-    /// reclaimed, each page once. What is cut off the file later cannot be accessed any more: a touch is SIGSEGV.
+    /// reclaimed, each page once. Pages that are cut off the file later cannot be accessed any more: a touch is
+    /// SIGSEGV.
     ///
     /// Blocks for I/O and memory.
     ///
@@ -78,7 +79,7 @@ impl AddressSpace {
             LockedAccess::Read => (VmaAccess::Read, HoldKind::Read),
             LockedAccess::Untracked => (VmaAccess::ReadWrite, HoldKind::Untracked),
         };
-        // What is cut off from here on finds the window.
+        // A truncate from here on finds the window.
         let shared = self.share_i_rwsem();
         in_file()?;
         let mut held = Held::new(pages.clone(), kind);
@@ -94,7 +95,7 @@ impl AddressSpace {
         };
         drop(shared);
         let mm: &Mm = self.mm();
-        mm.wait_for_metadata(|| vma.window.charge_tables(mm))?;
+        mm.wait_for_metadata(|| vma.window.charge_tables(mm, &pages))?;
         if new {
             vma.window.collapse(mm, &pages);
         }
@@ -123,10 +124,7 @@ impl AddressSpace {
         if len == 0 || offset_in_page(pos) != 0 {
             return Err(Errno::EINVAL.into());
         }
-        let end = pos.checked_add(len as u64);
-        let end = end
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Errno::EFBIG)?;
+        let end = end_of(pos, len as u64).ok_or(Errno::EFBIG)?;
         let limit = mm.frames.limit();
         if limit < MIN_LINEAR_LIMIT {
             let min = MIN_LINEAR_LIMIT;
@@ -139,7 +137,7 @@ impl AddressSpace {
 impl Vma {
     /// Where it begins.
     pub fn address(&self) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.window.address())
+        std::ptr::with_exposed_provenance_mut(self.window.address)
     }
 
     /// Its bytes.
@@ -157,7 +155,7 @@ impl Vma {
         &self.mapping
     }
 
-    /// What it is for.
+    /// The access that it was made for.
     pub fn access(&self) -> VmaAccess {
         self.window.access
     }
@@ -184,7 +182,7 @@ impl Vma {
     /// cached. A hint: they may leave again at any time. Blocks for I/O and memory.
     ///
     /// # Errors
-    /// `EINVAL` for what is beyond the mapping, those of the store; `EFAULT` beyond the end of the file;
+    /// `EINVAL` for bytes beyond the mapping, those of the store; `EFAULT` beyond the end of the file;
     /// `ECHILD` after a fork.
     pub fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
         let pages = self.pages(&range)?;
@@ -212,8 +210,7 @@ impl Vma {
     /// Blocks for I/O and memory. Counts as memory that cannot be reclaimed.
     ///
     /// # Errors
-    /// As [`AddressSpace::map_locked`]; `EINVAL` for what is beyond the mapping, `EFAULT` beyond the end of the
-    /// file.
+    /// As [`AddressSpace::map_locked`]; `EINVAL` for bytes beyond the mapping, `EFAULT` beyond the end of the file.
     pub fn lock_for_io(&self, range: Range<usize>) -> Result<IoLock<'_>, MapError> {
         self.mapping.mm().check_fork()?;
         let write = self.window.access == VmaAccess::ReadWrite;

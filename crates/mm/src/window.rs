@@ -23,27 +23,20 @@
 //!
 //! A window has no lock: its page tables change with its file's list of windows held.
 
-use crate::frames::TABLE_BYTES;
-use crate::lookup::find_page;
+use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, TABLE_BYTES};
 use crate::records::{AddressSpace, LinearFile, Mm, Window};
-use crate::types::PageIndex;
 use foliocache_sync::Arc;
+use std::ops::Range;
 
 mod area;
-mod locked;
 
 /// Units of a window that a search for page tables looks at in one go.
 const SCAN_UNITS: usize = 1024;
 
 impl Window {
-    /// Charges the page tables of all its pages; false where there is no room for them.
-    pub(crate) fn charge_tables(&self, mm: &Mm) -> bool {
-        self.huge || (self.units_of(&self.pages)).all(|unit| self.charge_unit(mm, unit))
-    }
-
-    /// Charges the page table of a page, if it has none; false where there is no room for it.
-    pub(crate) fn charge_table(&self, mm: &Mm, page: u64) -> bool {
-        self.huge || self.charge_unit(mm, self.unit_of(page))
+    /// Charges the page tables of pages as far as they have none; false where there is no room for them.
+    pub(crate) fn charge_tables(&self, mm: &Mm, pages: &Range<u64>) -> bool {
+        self.huge || (self.units_of(pages)).all(|unit| self.charge_unit(mm, unit))
     }
 
     fn charge_unit(&self, mm: &Mm, unit: u32) -> bool {
@@ -78,17 +71,11 @@ impl Window {
     }
 
     fn is_idle(&self, file: &AddressSpace, unit: u32) -> bool {
-        let pages = self.pages_of(unit);
-        find_page(
-            &file.index,
-            PageIndex(pages.start),
-            PageIndex(pages.end - 1),
-        )
-        .is_none()
+        !file.has_pages(&self.pages_of(unit))
     }
 
-    /// Gives back the page tables of units, in ascending order, that have no page in the cache still; how many. What is
-    /// evicted and not punched yet is a fault again.
+    /// Gives back the page tables of units, in ascending order, that still have no page in the cache; how many. A touch
+    /// of a page that is evicted and not punched yet is a fault again.
     ///
     /// Context: takes `windows` exclusive.
     fn drop_tables(
@@ -102,7 +89,7 @@ impl Window {
         if !windows.iter().any(|listed| Arc::ptr_eq(listed, self)) {
             return 0;
         }
-        // What came into the cache since may be locked for I/O: its pages stay where they are.
+        // Pages that came into the cache since may be locked for I/O, and stay mapped.
         let still = |&&unit: &&u32| self.is_idle(file, unit);
         let units: Vec<u32> = units.iter().filter(still).copied().collect();
         let gone = units.iter().filter(|&&unit| self.tables.remove(unit));
@@ -121,6 +108,28 @@ impl Window {
         drop(windows);
         mm.frames.uncharge_tables(gone * TABLE_BYTES);
         gone
+    }
+
+    /// Has huge pages made of what it shows of `pages`, which are held, as far as there is memory for that.
+    pub(crate) fn collapse(&self, mm: &Mm, pages: &Range<u64>) {
+        if self.huge {
+            return;
+        }
+        let addresses = self.addresses(&self.part(pages));
+        let first = addresses.start.next_multiple_of(BLOCK_SIZE);
+        for unit in (first..)
+            .step_by(BLOCK_SIZE)
+            .take_while(|unit| unit + BLOCK_SIZE <= addresses.end)
+        {
+            // Both copies are there for a while.
+            let Ok(_both) = mm.reserve_frames(FrameKind::Linear, BLOCK_FRAMES) else {
+                return;
+            };
+            let part = mm.windows().offset(unit..unit + BLOCK_SIZE);
+            if let Err(error) = mm.windows().area.collapse(part) {
+                tracing::debug!(%error, "no huge page for a held mapping");
+            }
+        }
     }
 
     /// Gives the charges for all page tables back: the window is gone.

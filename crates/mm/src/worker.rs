@@ -6,8 +6,8 @@
 //!
 //! # Memory ordering
 //!
-//! `asked` goes up with Release and down with Acquire, partners of one another: the round that follows sees
-//! what those did before who found it up and so took no lock.
+//! `asked` goes up with Release and down with Acquire, partners of one another: the round that follows sees what
+//! callers did before they found it up and so took no lock.
 
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::{self, Panics};

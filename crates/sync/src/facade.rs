@@ -105,15 +105,14 @@ macro_rules! thread_local {
     };
 }
 
-/// Declares a static that a model makes anew for each of its executions:
-/// `global! { static NAME: Type = constant expression; }`. Private to its module; use it by
+/// Declares statics that a model makes anew for each of its executions:
+/// `global! { static NAME: Type = constant expression; }`. Private to their module; use them by
 /// reference (`NAME.method()`).
 #[cfg(not(any(loom, shuttle)))]
 #[macro_export]
 macro_rules! global {
-    ($(#[$meta:meta])* static $name:ident: $ty:ty = $init:expr;) => {
-        $(#[$meta])*
-        static $name: $ty = $init;
+    ($($(#[$meta:meta])* static $name:ident: $ty:ty = $init:expr;)*) => {
+        $($(#[$meta])* static $name: $ty = $init;)*
     };
 }
 
@@ -121,7 +120,7 @@ macro_rules! global {
 #[cfg(any(loom, shuttle))]
 #[macro_export]
 macro_rules! global {
-    ($(#[$meta:meta])* static $name:ident: $ty:ty = $init:expr;) => {
-        $crate::__private::lazy_static! { static ref $name: $ty = $init; }
+    ($($(#[$meta:meta])* static $name:ident: $ty:ty = $init:expr;)*) => {
+        $crate::__private::lazy_static! { $(static ref $name: $ty = $init;)* }
     };
 }

@@ -64,8 +64,6 @@ pub mod cell;
 pub mod collections;
 pub mod durability;
 mod facade;
-#[cfg(shuttle)]
-mod guard;
 mod lock;
 pub mod lockref;
 #[cfg(any(loom, shuttle))]
@@ -76,11 +74,10 @@ mod planted;
 mod prefetch;
 pub mod rank;
 pub mod rcu;
+pub mod retired;
 pub mod seqcount;
 mod shard;
 pub mod time;
-#[cfg(shuttle)]
-mod virtual_time;
 pub mod wait;
 pub mod workers;
 

@@ -21,9 +21,9 @@ use crate::facade::imp;
 pub use crate::facade::imp::MutexGuard;
 pub use crate::facade::imp::{RwLockReadGuard, RwLockWriteGuard};
 #[cfg(shuttle)]
-pub use crate::guard::MutexGuard;
+pub use crate::model::guard::MutexGuard;
 #[cfg(shuttle)]
-use crate::virtual_time::Queue;
+use crate::model::virtual_time::Queue;
 use std::sync::{PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
@@ -48,32 +48,26 @@ impl<T> Mutex<T> {
     }
 
     /// Waits for the mutex and takes it. May block.
-    #[cfg(not(shuttle))]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the mutex and takes it.
-    #[cfg(shuttle)]
-    #[track_caller]
-    pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard::lock(&self.0)
+        self.held(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the mutex if it is free.
-    #[cfg(not(shuttle))]
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        unless_held(self.0.try_lock())
+        unless_held(self.0.try_lock()).map(|guard| self.held(guard))
     }
 
-    /// Takes the mutex if it is free.
+    #[cfg(not(shuttle))]
+    #[inline(always)]
+    fn held<'a>(&'a self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        guard
+    }
+
     #[cfg(shuttle)]
-    #[track_caller]
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let guard = unless_held(self.0.try_lock())?;
-        Some(MutexGuard::new(&self.0, guard))
+    fn held<'a>(&'a self, guard: imp::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard::new(&self.0, guard)
     }
 }
 

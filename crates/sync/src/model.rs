@@ -9,17 +9,21 @@
 //! Run both sides of a race on new threads. For loom, everything that the first thread does between a spawn and its
 //! next switch of threads happens before the spawned thread begins, and is not interleaved.
 
-#[cfg(shuttle)]
-pub use crate::virtual_time::with_virtual_time;
 #[cfg(loom)]
 pub use loom_model::{explore, unexplored};
 #[cfg(shuttle)]
 pub use seeds::{Execution, run_seeds, trace};
 #[cfg(shuttle)]
 pub use shuttle_model::{sample, sample_runs};
+#[cfg(shuttle)]
+pub use virtual_time::with_virtual_time;
 
 #[cfg(shuttle)]
+pub(crate) mod guard;
+#[cfg(shuttle)]
 mod seeds;
+#[cfg(shuttle)]
+pub(crate) mod virtual_time;
 
 #[cfg(loom)]
 mod loom_model {
@@ -97,7 +101,7 @@ mod shuttle_model {
     impl Scheduler for Recorder {
         fn new_execution(&mut self) -> Option<Schedule> {
             self.end_execution();
-            crate::virtual_time::reset();
+            crate::model::virtual_time::reset();
             self.execution += 1;
             self.scheduler.new_execution()
         }

@@ -43,153 +43,116 @@ use std::ops::{Deref, DerefMut};
 #[path = "rank/held.rs"]
 mod held;
 
-/// The place of a lock in the order: a thread takes them from the top of this list to its bottom.
-///
-/// Down to [`Moves`](Self::Moves) they may be held for as long as I/O takes, and waiting for one
-/// counts as sleeping. From [`DentryWalk`](Self::DentryWalk) on they are held for a bounded number of
-/// instructions, and may be taken inside an RCU read section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Rank {
-    /// The place where a directory is read; its entries are handed over under it.
-    #[doc(alias = "f_pos_lock")]
-    Stream,
-    /// One per file system: a name moves from one directory to another.
-    #[doc(alias = "s_vfs_rename_mutex")]
-    Rename,
-    /// The names of a directory; several at once ancestors first, else by address.
-    #[doc(alias = "i_rwsem")]
-    Names,
-    /// The making of a regular file's address space, at its first opening.
-    Mapping,
-    /// Reclaim's knowledge of a file system's caches; reclaim only tries it.
-    Shrinker,
-    /// One per file system: closed files that keep descriptors become durable together.
-    IdleFiles,
-    /// The handles of a regular file: opening, closing, comparing it with the source.
-    Opens,
-    /// Tables of a file system: names, directories, the list of open files.
-    Namespace,
-    /// One per file system: a thread writes dirty data back because the store is short of room.
-    Space,
-    /// An inode's `i_rwsem`: shared for overwrites, exclusive for changes of the size.
-    #[doc(alias = "i_rwsem")]
-    IRwsem,
-    /// One per mapping: a single flush at a time.
-    FlushLock,
-    /// One per mapping: a single writeback pass at a time.
-    WritebackLock,
-    /// Keeps truncate and hole punch apart from the filling of the mapping.
-    #[doc(alias = "invalidate_lock")]
-    InvalidateLock,
-    /// The lock bit of a folio; several at once in ascending index.
-    #[doc(alias = "folio_lock")]
-    FolioLock,
-    /// The windows of one file.
-    #[doc(alias = "i_mmap_rwsem")]
-    IMmap,
-    /// The setting of a file's modification time in the source.
-    Stamping,
-    /// The calls that make a file durable, of which the kernel tells an error once.
-    Syncing,
-    /// One per file system: shared over a move or removal of names in the source, exclusive for the search of a node that
-    /// was not found where it was seen last.
-    Moves,
-    /// Going through a subtree of the dentry cache.
-    DentryWalk,
-    /// Where the dentries of a cache are: moves, and the dentry that a directory has.
-    #[doc(alias = "rename_lock")]
-    DentryRename,
-    /// A dentry's lock; several at once as `vfs::dcache` states, parent before child.
-    #[doc(alias = "d_lock")]
-    Dentry,
-    /// A part of the hash of the inode or dentry cache. While it is held only [`Leaf`](Self::Leaf) locks
-    /// are taken.
-    #[doc(alias = "inode_hash_lock")]
-    HashBucket,
-    /// The write side of a mapping's index.
-    #[doc(alias = "xa_lock")]
-    XaLock,
-    /// The lists of dirty mappings of a backing device.
-    BdiList,
-    /// The queues of reclaim.
-    #[doc(alias = "lru_lock")]
-    LruLock,
-    /// The free list of folio descriptors.
-    FolioPool,
-    /// The buddy allocator and the table of blocks.
-    Frames,
-    /// A thread's own list of free frames or nodes.
-    Magazine,
-    /// The callers that wait for the memory bound.
-    Budget,
-    /// A bucket of a [`WaitTable`](crate::wait::WaitTable).
-    WaitTable,
-    /// The streams of one handle.
-    Readahead,
-    /// The attributes of an inode, as they are changed.
-    Attributes,
-    /// The place where a node of the source was seen last.
-    Location,
-    /// Work that is to be done for a file, and what was seen of it in the source.
-    FileIo,
-    /// The observers of a file system, while they are told.
-    Observers,
-    /// Takes no other lock while held, but may wait for a sequence counter.
-    Leaf,
-    /// A sequence counter that is odd: its readers wait, whatever they hold.
-    #[doc(alias = "seqcount_t")]
-    SeqCount,
+/// Declares the ranks, and the list that has each of them at its number.
+macro_rules! ranks {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$about:meta])* $rank:ident,)* }) => {
+        $(#[$meta])*
+        $vis enum $name { $($(#[$about])* $rank,)* }
+
+        const RANKS: &[$name] = &[$($name::$rank,)*];
+    };
 }
 
-/// All ranks, each at the place of its number.
-const RANKS: [Rank; 37] = [
-    Rank::Stream,
-    Rank::Rename,
-    Rank::Names,
-    Rank::Mapping,
-    Rank::Shrinker,
-    Rank::IdleFiles,
-    Rank::Opens,
-    Rank::Namespace,
-    Rank::Space,
-    Rank::IRwsem,
-    Rank::FlushLock,
-    Rank::WritebackLock,
-    Rank::InvalidateLock,
-    Rank::FolioLock,
-    Rank::IMmap,
-    Rank::Stamping,
-    Rank::Syncing,
-    Rank::Moves,
-    Rank::DentryWalk,
-    Rank::DentryRename,
-    Rank::Dentry,
-    Rank::HashBucket,
-    Rank::XaLock,
-    Rank::BdiList,
-    Rank::LruLock,
-    Rank::FolioPool,
-    Rank::Frames,
-    Rank::Magazine,
-    Rank::Budget,
-    Rank::WaitTable,
-    Rank::Readahead,
-    Rank::Attributes,
-    Rank::Location,
-    Rank::FileIo,
-    Rank::Observers,
-    Rank::Leaf,
-    Rank::SeqCount,
-];
-
-const _: () = {
-    let mut at = 0;
-    while at < RANKS.len() {
-        assert!(RANKS[at] as usize == at);
-        at += 1;
+ranks! {
+    /// The place of a lock in the order: a thread takes them from the top of this list to its bottom.
+    ///
+    /// Down to [`Moves`](Self::Moves) they may be held for as long as I/O takes, and waiting for one
+    /// counts as sleeping. From [`DentryWalk`](Self::DentryWalk) on they are held for a bounded number of
+    /// instructions, and may be taken inside an RCU read section.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum Rank {
+        /// The place where a directory is read; its entries are handed over under it.
+        #[doc(alias = "f_pos_lock")]
+        Stream,
+        /// One per file system: a name moves from one directory to another.
+        #[doc(alias = "s_vfs_rename_mutex")]
+        Rename,
+        /// The names of a directory; several at once ancestors first, else by address.
+        #[doc(alias = "i_rwsem")]
+        Names,
+        /// The making of a regular file's address space, at its first opening.
+        Mapping,
+        /// Reclaim's knowledge of a file system's caches; reclaim only tries it.
+        Shrinker,
+        /// One per file system: closed files that keep descriptors become durable together.
+        IdleFiles,
+        /// The handles of a regular file: opening, closing, comparing it with the source.
+        Opens,
+        /// Tables of a file system: names, directories, the list of open files.
+        Namespace,
+        /// One per file system: a thread writes dirty data back because the store is short of room.
+        Space,
+        /// An inode's `i_rwsem`: shared for overwrites, exclusive for changes of the size.
+        #[doc(alias = "i_rwsem")]
+        IRwsem,
+        /// One per mapping: a single flush at a time.
+        FlushLock,
+        /// One per mapping: a single writeback pass at a time.
+        WritebackLock,
+        /// Keeps truncate and hole punch apart from the filling of the mapping.
+        #[doc(alias = "invalidate_lock")]
+        InvalidateLock,
+        /// The lock bit of a folio; several at once in ascending index.
+        #[doc(alias = "folio_lock")]
+        FolioLock,
+        /// The windows of one file.
+        #[doc(alias = "i_mmap_rwsem")]
+        IMmap,
+        /// The setting of a file's modification time in the source.
+        Stamping,
+        /// The calls that make a file durable, of which the kernel tells an error once.
+        Syncing,
+        /// One per file system: shared over a move or removal of names in the source, exclusive for the search of a node that
+        /// was not found where it was seen last.
+        Moves,
+        /// Going through a subtree of the dentry cache.
+        DentryWalk,
+        /// Where the dentries of a cache are: moves, and the dentry that a directory has.
+        #[doc(alias = "rename_lock")]
+        DentryRename,
+        /// A dentry's lock; several at once as `vfs::dcache` states, parent before child.
+        #[doc(alias = "d_lock")]
+        Dentry,
+        /// A part of the hash of the inode or dentry cache. While it is held only [`Leaf`](Self::Leaf) locks
+        /// are taken.
+        #[doc(alias = "inode_hash_lock")]
+        HashBucket,
+        /// The write side of a mapping's index.
+        #[doc(alias = "xa_lock")]
+        XaLock,
+        /// The lists of dirty mappings of a backing device.
+        BdiList,
+        /// The queues of reclaim.
+        #[doc(alias = "lru_lock")]
+        LruLock,
+        /// The free list of folio descriptors.
+        FolioPool,
+        /// The buddy allocator and the table of blocks.
+        Frames,
+        /// A thread's own list of free frames or nodes.
+        Magazine,
+        /// The callers that wait for the memory bound.
+        Budget,
+        /// A bucket of a [`WaitTable`](crate::wait::WaitTable).
+        WaitTable,
+        /// The streams of one handle.
+        Readahead,
+        /// The attributes of an inode, as they are changed.
+        Attributes,
+        /// The place where a node of the source was seen last.
+        Location,
+        /// Work that is to be done for a file, and what was seen of it in the source.
+        FileIo,
+        /// The observers of a file system, while they are told.
+        Observers,
+        /// Takes no other lock while held, but may wait for a sequence counter.
+        Leaf,
+        /// A sequence counter that is odd: its readers wait, whatever they hold.
+        #[doc(alias = "seqcount_t")]
+        SeqCount,
     }
-};
+}
 
 impl Rank {
     /// Whether waiting for a lock of this rank counts as sleeping, and so is forbidden in an RCU read

@@ -200,17 +200,9 @@ struct Period {
 
 crate::global! {
     static STARTED: AtomicU64 = AtomicU64::new(0);
-}
-crate::global! {
     static CURRENT: AtomicU64 = AtomicU64::new(0);
-}
-crate::global! {
     static COMPLETED: AtomicU64 = AtomicU64::new(0);
-}
-crate::global! {
     static PERIOD: Mutex<Option<Period>> = Mutex::new(None);
-}
-crate::global! {
     static REGISTRY: Mutex<Registry> = Mutex::new(Registry { slots: Vec::new(), free: Vec::new() });
 }
 

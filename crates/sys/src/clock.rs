@@ -63,7 +63,7 @@ impl From<Timespec> for SystemTime {
     }
 }
 
-fn read(clock: ClockId) -> Timespec {
+pub(crate) fn read(clock: ClockId) -> Timespec {
     let time = clock_gettime(clock);
     Timespec {
         sec: time.tv_sec,
@@ -97,20 +97,6 @@ pub fn coarse_monotonic_ms() -> u64 {
     now.sec as u64 * 1_000 + u64::from(now.nsec / 1_000_000)
 }
 
-/// Processor time that all threads of the process took, those of its rings among them. A system
-/// call; never blocks.
-#[doc(alias = "getrusage")]
-pub fn process_cpu_time() -> Duration {
-    let time = read(ClockId::ProcessCPUTime);
-    Duration::new(time.sec as u64, time.nsec)
-}
-
-/// Processor time that the calling thread took. A system call; never blocks.
-pub fn thread_cpu_time() -> Duration {
-    let time = read(ClockId::ThreadCPUTime);
-    Duration::new(time.sec as u64, time.nsec)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,16 +125,6 @@ mod tests {
         let before = monotonic_ns() / 1_000_000;
         let coarse = coarse_monotonic_ms();
         assert!(coarse <= before + 1 && before - coarse.min(before) < 5_000);
-    }
-
-    #[test]
-    fn processor_time_is_spent_by_working() {
-        let before = process_cpu_time();
-        let mut sum = 0_u64;
-        while process_cpu_time() == before {
-            sum = std::hint::black_box(sum.wrapping_add(1));
-        }
-        assert!(process_cpu_time() > before);
     }
 
     #[test]

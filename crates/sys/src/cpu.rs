@@ -45,7 +45,6 @@ pub fn find_areas() {
 #[cfg(all(
     target_arch = "x86_64",
     target_pointer_width = "64",
-    target_os = "linux",
     target_env = "gnu",
     not(miri)
 ))]
@@ -105,7 +104,6 @@ mod rseq {
 #[cfg(not(all(
     target_arch = "x86_64",
     target_pointer_width = "64",
-    target_os = "linux",
     target_env = "gnu",
     not(miri)
 )))]

@@ -6,7 +6,7 @@
 //! and without NUL; anything else is refused before the kernel sees it (`ENOENT` for an empty
 //! name, `EINVAL` otherwise). A symbolic link in the last place is never followed. So no name
 //! leads out of the directory it is looked up in. Names that are too long are left to the kernel
-//! (`ENAMETOOLONG`). [`stat_path`] alone goes wherever the kernel goes.
+//! (`ENAMETOOLONG`).
 //!
 //! Directory descriptors may be `O_PATH` ones, except for [`DirReader`], which opens the directory
 //! again by itself.
@@ -16,16 +16,14 @@
 //! One call (`getdents64`) hands the kernel a buffer that this module owns.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
-use rustix::io::retry_on_intr;
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 
 use crate::Errno;
-use crate::fd::{self, FileKind, Stat};
+use crate::fd::{self, FileKind, Stat, uninterrupted};
 
 pub mod mount;
 mod reader;
@@ -64,51 +62,7 @@ pub fn openat(
 ) -> Result<OwnedFd, Errno> {
     let name = component(name)?;
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    Ok(retry_on_intr(|| {
-        fs::openat(dir, name, flags, mode_of(mode))
-    })?)
-}
-
-/// Opens the file at `path` from `dir`, close-on-exec, resolved by the kernel with symbolic links followed: see
-/// [`stat_path`]. A new file gets the permissions `mode`, less the umask. May block.
-///
-/// # Errors
-///
-/// Those of `openat(2)`.
-pub fn open_path(
-    dir: BorrowedFd<'_>,
-    path: &CStr,
-    flags: OFlags,
-    mode: u32,
-) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC;
-    Ok(retry_on_intr(|| {
-        fs::openat(dir, path, flags, mode_of(mode))
-    })?)
-}
-
-/// The attributes of the file that `path` leads to from `dir`, resolved by the kernel with symbolic links followed:
-/// the path may have several components and leave `dir`. Allocates nothing. May block.
-///
-/// # Errors
-///
-/// Those of `statx(2)`.
-pub fn stat_path(dir: BorrowedFd<'_>, path: &CStr) -> Result<Stat, Errno> {
-    fd::stat_at(dir, path, AtFlags::empty())
-}
-
-/// Whether the kernel has `path` from `dir`, links followed, in its cache of names. Asks no file system and caches nothing.
-///
-/// # Errors
-///
-/// Those of `openat2(2)` but `EAGAIN`; `EINVAL` before Linux 5.12.
-pub fn is_in_kernel_cache(dir: BorrowedFd<'_>, path: &Path) -> Result<bool, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    match fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Ok(_) => Ok(true),
-        Err(rustix::io::Errno::AGAIN) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    uninterrupted(|| fs::openat(dir, name, flags, mode_of(mode)))
 }
 
 /// The attributes of `name` in `dir`. A symbolic link is not followed. May block.
@@ -129,7 +83,7 @@ pub fn fstatat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, Errno> {
 /// Those of `mkdirat(2)`.
 pub fn mkdirat(dir: BorrowedFd<'_>, name: &OsStr, mode: u32) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::mkdirat(dir, name, mode_of(mode)))?)
+    uninterrupted(|| fs::mkdirat(dir, name, mode_of(mode)))
 }
 
 /// Makes a file, pipe, socket or device node; `mode` is subject to the umask. `rdev` (a `dev_t`)
@@ -150,9 +104,7 @@ pub fn mknodat(
         return Err(Errno::EINVAL);
     }
     let kind = fs::FileType::from_raw_mode(kind.mode_bits());
-    Ok(retry_on_intr(|| {
-        fs::mknodat(dir, name, kind, mode_of(mode), rdev)
-    })?)
+    uninterrupted(|| fs::mknodat(dir, name, kind, mode_of(mode), rdev))
 }
 
 /// Makes a symbolic link `name` in `dir` that holds `target`, which may be any path. May block.
@@ -162,7 +114,7 @@ pub fn mknodat(
 /// Those of `symlinkat(2)`; `EINVAL` for a target with NUL.
 pub fn symlinkat(target: &OsStr, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::symlinkat(target, dir, name))?)
+    uninterrupted(|| fs::symlinkat(target, dir, name))
 }
 
 /// The target of the symbolic link `link`, an `O_PATH` descriptor of the link itself. May block.
@@ -201,7 +153,7 @@ pub fn link_fd(file: BorrowedFd<'_>, new_dir: BorrowedFd<'_>, new: &OsStr) -> Re
 /// Those of `unlinkat(2)`.
 pub fn unlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| fs::unlinkat(dir, name, AtFlags::empty()))?)
+    uninterrupted(|| fs::unlinkat(dir, name, AtFlags::empty()))
 }
 
 /// Removes an empty directory. May block.
@@ -211,9 +163,7 @@ pub fn unlinkat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
 /// Those of `unlinkat(2)`; `ENOTEMPTY` when something is in it.
 pub fn rmdirat(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     let name = component(name)?;
-    Ok(retry_on_intr(|| {
-        fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
-    })?)
+    uninterrupted(|| fs::unlinkat(dir, name, AtFlags::REMOVEDIR))
 }
 
 /// How `rename` treats an existing target.
@@ -253,7 +203,5 @@ pub fn renameat2(
         RenameMode::Exchange => RenameFlags::EXCHANGE,
         RenameMode::Whiteout => RenameFlags::WHITEOUT,
     };
-    Ok(retry_on_intr(|| {
-        fs::renameat_with(old_dir, old, new_dir, new, flags)
-    })?)
+    uninterrupted(|| fs::renameat_with(old_dir, old, new_dir, new, flags))
 }

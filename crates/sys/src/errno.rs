@@ -190,35 +190,15 @@ impl From<std::io::Error> for Errno {
     /// The number inside, or the nearest one by kind where the error never was a number; EIO where
     /// no kind fits.
     fn from(error: std::io::Error) -> Errno {
-        use std::io::ErrorKind as Kind;
         if let Some(raw) = error.raw_os_error() {
             return Errno::from_raw(raw);
         }
-        match error.kind() {
-            Kind::NotFound => Errno::ENOENT,
-            Kind::PermissionDenied => Errno::EACCES,
-            Kind::AlreadyExists => Errno::EEXIST,
-            Kind::WouldBlock => Errno::EAGAIN,
-            Kind::InvalidInput => Errno::EINVAL,
-            Kind::TimedOut => Errno::ETIMEDOUT,
-            Kind::Interrupted => Errno::EINTR,
-            Kind::Unsupported => Errno::EOPNOTSUPP,
-            Kind::OutOfMemory => Errno::ENOMEM,
-            Kind::BrokenPipe => Errno::EPIPE,
-            Kind::StorageFull => Errno::ENOSPC,
-            Kind::QuotaExceeded => Errno::EDQUOT,
-            Kind::FileTooLarge => Errno::EFBIG,
-            Kind::ResourceBusy => Errno::EBUSY,
-            Kind::NotADirectory => Errno::ENOTDIR,
-            Kind::IsADirectory => Errno::EISDIR,
-            Kind::DirectoryNotEmpty => Errno::ENOTEMPTY,
-            Kind::ReadOnlyFilesystem => Errno::EROFS,
-            Kind::StaleNetworkFileHandle => Errno::ESTALE,
-            Kind::CrossesDevices => Errno::EXDEV,
-            Kind::TooManyLinks => Errno::EMLINK,
-            Kind::InvalidFilename => Errno::EINVAL,
-            _ => Errno::EIO,
-        }
+        // Of several numbers of one kind the last is the usual one: `EACCES`, `EOPNOTSUPP`.
+        let is_it = |entry: &&(Errno, _, _)| std::io::Error::from(entry.0).kind() == error.kind();
+        TABLE
+            .iter()
+            .rfind(is_it)
+            .map_or(Errno::EIO, |entry| entry.0)
     }
 }
 
@@ -264,6 +244,30 @@ mod tests {
     #[test]
     fn kinds_without_a_number() {
         use std::io::{Error, ErrorKind};
+        for (kind, errno) in [
+            (ErrorKind::PermissionDenied, Errno::EACCES),
+            (ErrorKind::AlreadyExists, Errno::EEXIST),
+            (ErrorKind::WouldBlock, Errno::EAGAIN),
+            (ErrorKind::InvalidInput, Errno::EINVAL),
+            (ErrorKind::TimedOut, Errno::ETIMEDOUT),
+            (ErrorKind::Interrupted, Errno::EINTR),
+            (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+            (ErrorKind::OutOfMemory, Errno::ENOMEM),
+            (ErrorKind::BrokenPipe, Errno::EPIPE),
+            (ErrorKind::StorageFull, Errno::ENOSPC),
+            (ErrorKind::QuotaExceeded, Errno::EDQUOT),
+            (ErrorKind::FileTooLarge, Errno::EFBIG),
+            (ErrorKind::ResourceBusy, Errno::EBUSY),
+            (ErrorKind::NotADirectory, Errno::ENOTDIR),
+            (ErrorKind::IsADirectory, Errno::EISDIR),
+            (ErrorKind::DirectoryNotEmpty, Errno::ENOTEMPTY),
+            (ErrorKind::ReadOnlyFilesystem, Errno::EROFS),
+            (ErrorKind::StaleNetworkFileHandle, Errno::ESTALE),
+            (ErrorKind::CrossesDevices, Errno::EXDEV),
+            (ErrorKind::TooManyLinks, Errno::EMLINK),
+        ] {
+            assert_eq!(Errno::from(Error::from(kind)), errno, "{kind}");
+        }
         assert_eq!(Errno::from(Error::from(ErrorKind::NotFound)), Errno::ENOENT);
         assert_eq!(Errno::from(Error::other("x")), Errno::EIO);
         assert_eq!(

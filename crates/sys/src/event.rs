@@ -15,10 +15,11 @@ impl Event {
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new() -> Result<Event, Errno> {
-        Ok(Event(eventfd(0, EventfdFlags::CLOEXEC)?))
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Event(eventfd(0, flags)?))
     }
 
-    /// Sets it. A system call.
+    /// Sets it. A system call; does not block.
     pub fn set(&self) {
         // It fails only where it was set 2^64 times before.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
@@ -33,8 +34,14 @@ impl Event {
         }
         let came = poll(&mut fds, None);
         if came.is_ok() && !fds[0].revents().is_empty() {
-            let _ = rustix::io::read(&self.0, &mut [0; 8]);
+            self.clear();
         }
+    }
+
+    /// Clears it. A system call.
+    pub(crate) fn clear(&self) {
+        // It fails only where it is not set.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
     /// The descriptor for poll(2).

@@ -24,12 +24,11 @@
 //! the call returns.
 #![allow(unsafe_code)]
 
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use rustix::fs::{self, AtFlags, Mode};
-use rustix::io::{ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
+use rustix::io::{ReadWriteFlags, retry_on_intr};
 
 use crate::Errno;
 use crate::clock::Timespec;
@@ -69,9 +68,7 @@ pub const IOV_MAX: usize = 1024;
 /// Those of `open(2)`.
 pub fn open(path: &Path, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(mode);
-    Ok(retry_on_intr(|| {
-        fs::open(path, flags | OFlags::CLOEXEC, mode)
-    })?)
+    uninterrupted(|| fs::open(path, flags | OFlags::CLOEXEC, mode))
 }
 
 /// The path under `/proc` through which a descriptor can be opened again or named in a call that
@@ -94,7 +91,12 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     open(Path::new(&proc_path(fd)), flags.difference(drop), 0)
 }
 
-/// Runs a libc call until it is no longer interrupted by a signal.
+/// Makes a call until no signal interrupts it.
+pub(crate) fn uninterrupted<T>(call: impl FnMut() -> rustix::io::Result<T>) -> Result<T, Errno> {
+    Ok(retry_on_intr(call)?)
+}
+
+/// As [`uninterrupted`], of a call of libc.
 fn retrying(mut call: impl FnMut() -> libc::ssize_t) -> Result<usize, Errno> {
     loop {
         match usize::try_from(call()).map_err(|_| Errno::last_os_error()) {
@@ -260,23 +262,13 @@ pub fn pwrite(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<(), Errno> {
 
 /// The kernel's `RWF_DONTCACHE` (Linux 6.14): pages that the call brings into the page cache leave
 /// it again.
-const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// One `preadv2(2)` with `RWF_DONTCACHE`; returns the bytes read, which may be fewer than `buf` has. May block.
+/// One `preadv2(2)` with `RWF_DONTCACHE` into `segments`, as many as it takes; returns the bytes read. May block.
 ///
 /// # Errors
 ///
 /// Those of `preadv2(2)`, except `EINTR`; `EOPNOTSUPP` where the kernel or the file system does not know the flag.
-pub fn pread_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-    let read = || preadv2(fd, &mut [IoSliceMut::new(buf)], pos, DONTCACHE);
-    Ok(retry_on_intr(read)?)
-}
-
-/// As [`pread_dontcache`], into `segments`, as many as one call takes.
-///
-/// # Errors
-///
-/// As [`pread_dontcache`].
 pub fn read_segments_dontcache(
     fd: BorrowedFd<'_>,
     pos: u64,
@@ -295,16 +287,6 @@ pub fn read_segments_dontcache(
     batch.map_or(Ok(0), |batch| moved(preadv_dontcache, fd, pos, &batch))
 }
 
-/// One `pwritev2(2)` with `RWF_DONTCACHE`; returns the bytes written, which may be fewer than `buf` has. May block.
-///
-/// # Errors
-///
-/// Those of `pwritev2(2)`, except `EINTR`; `EOPNOTSUPP` where the kernel or the file system does not know the flag.
-pub fn pwrite_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<usize, Errno> {
-    let write = || pwritev2(fd, &[IoSlice::new(buf)], pos, DONTCACHE);
-    Ok(retry_on_intr(write)?)
-}
-
 /// Makes the file's data, and the attributes needed to read it back, durable. May block long.
 ///
 /// # Errors
@@ -312,7 +294,7 @@ pub fn pwrite_dontcache(fd: BorrowedFd<'_>, pos: u64, buf: &[u8]) -> Result<usiz
 /// Those of `fdatasync(2)`. After an error the kernel counts the failed pages as clean: the data must be written
 /// again, not only synced again. On ext4 success is not enough, see [`check_journal`].
 pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(retry_on_intr(|| fs::fdatasync(fd))?)
+    uninterrupted(|| fs::fdatasync(fd))
 }
 
 /// Makes the file's data and all its attributes durable. May block long.
@@ -321,7 +303,7 @@ pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 ///
 /// Those of `fsync(2)`; see [`fdatasync`].
 pub fn fsync(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(retry_on_intr(|| fs::fsync(fd))?)
+    uninterrupted(|| fs::fsync(fd))
 }
 
 /// Makes everything in the file system of `fd`, which is open for reading, durable. May block long.
@@ -399,7 +381,7 @@ pub fn sync_file_range(
 /// Those of `ftruncate(2)`.
 pub fn ftruncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
     off(size)?;
-    Ok(retry_on_intr(|| fs::ftruncate(fd, size))?)
+    uninterrupted(|| fs::ftruncate(fd, size))
 }
 
 /// Allocates blocks for a byte range; the size stays. May block.
@@ -409,7 +391,7 @@ pub fn ftruncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
 /// Those of `fallocate(2)`: `EOPNOTSUPP` when the file system cannot, `EINVAL` for a `len` of 0.
 pub fn allocate(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
     let flags = fs::FallocateFlags::KEEP_SIZE;
-    Ok(retry_on_intr(|| fs::fallocate(fd, flags, pos, len))?)
+    uninterrupted(|| fs::fallocate(fd, flags, pos, len))
 }
 
 /// Frees a byte range, which reads as zeros then; the size stays. May block.
@@ -419,7 +401,7 @@ pub fn allocate(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
 /// As [`allocate`].
 pub fn punch_hole(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
     let flags = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
-    Ok(retry_on_intr(|| fs::fallocate(fd, flags, pos, len))?)
+    uninterrupted(|| fs::fallocate(fd, flags, pos, len))
 }
 
 /// Asks the kernel to drop its clean cached pages of a byte range (`len` 0: to the end).

@@ -26,6 +26,9 @@ pub mod peer;
 pub mod pressure;
 pub mod process;
 pub mod signal;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 pub mod uring;
 pub mod usercopy;
 pub mod userfaultfd;

@@ -27,16 +27,14 @@
 
 mod anonymous;
 pub(crate) mod cgroup;
-mod file;
 mod page_vec;
-mod resident;
+pub(crate) mod resident;
 mod shared;
 #[cfg(test)]
 mod tests;
 
 pub use crate::page::{HUGE_PAGE_SIZE, PAGE_SIZE};
 pub use anonymous::AnonymousRange;
-pub use file::FileMapping;
 pub use page_vec::PageVec;
 pub use resident::{Resident, free_huge_pages, process_anon_bytes, total_memory};
 pub use shared::{SharedMemory, WindowAccess, WindowArea, room_for_mappings};

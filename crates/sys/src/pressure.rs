@@ -25,11 +25,13 @@ mod events;
 mod tests;
 
 use crate::Errno;
+use crate::event::Event;
+use crate::lock::Arc;
 use crate::memory::cgroup::{Group, field};
+use crate::memory::resident::kib_in;
 use events::Events;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,28 +85,21 @@ impl Outside {
 pub struct Monitor {
     /// Where the process's own files are: `/proc`.
     proc: PathBuf,
-    wake: OwnedFd,
-    membership: Option<Membership>,
-    events: Events,
-}
-
-/// The group that the process was in when it was last looked for.
-#[derive(Debug)]
-struct Membership {
-    /// The text that named it.
+    wake: Arc<Event>,
+    /// The text that named `group`, the group that the process was in when it was last looked for.
     named: String,
     group: Option<Group>,
+    events: Events,
 }
 
 /// Ends the sleep of a [`Monitor`] from another thread.
 #[derive(Debug)]
-pub struct Waker(OwnedFd);
+pub struct Waker(Arc<Event>);
 
 impl Waker {
     /// Ends the sleep, or the next one. Does not block.
     pub fn wake(&self) {
-        // It fails only when the count is at its maximum: then the sleep ends anyway.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        self.0.set();
     }
 }
 
@@ -120,28 +115,23 @@ impl Monitor {
     fn at(proc: &Path) -> Result<Monitor, Errno> {
         Ok(Monitor {
             proc: proc.to_owned(),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            membership: None,
+            wake: Arc::new(Event::new()?),
+            named: String::new(),
+            group: None,
             events: Events::default(),
         })
     }
 
     /// A way to end [`Monitor::wait`].
-    ///
-    /// # Errors
-    /// No descriptor could be had.
-    pub fn waker(&self) -> Result<Waker, Errno> {
-        Ok(Waker(self.wake.try_clone()?))
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.wake))
     }
 
     /// Looks at everything. Reads some files, which takes 50 to 200 µs; blocks on nothing else.
     pub fn sample(&mut self) -> Outside {
         self.find_group();
         let mut levels = Vec::new();
-        let group = self
-            .membership
-            .as_ref()
-            .and_then(|membership| membership.group.as_ref());
+        let group = self.group.as_ref();
         let mut tightest: Option<(u64, &Path, u64)> = None;
         if let Some(group) = group {
             for dir in group.levels() {
@@ -197,7 +187,7 @@ impl Monitor {
             tv_sec: timeout.as_secs().min(3600) as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(self.wake.fd(), PollFlags::IN)];
         if hear {
             fds.extend(self.events.descriptors());
         }
@@ -205,7 +195,7 @@ impl Monitor {
         let _ = poll(&mut fds, Some(&timeout));
         let woken: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
         if !woken[0].is_empty() {
-            drain(&self.wake);
+            self.wake.clear();
         }
         hear && self.events.take(&woken[1..])
     }
@@ -213,17 +203,13 @@ impl Monitor {
     /// Looks for the process's group, if the process was moved since.
     fn find_group(&mut self) {
         let named = fs::read_to_string(self.proc.join("self/cgroup")).unwrap_or_default();
-        if self
-            .membership
-            .as_ref()
-            .is_some_and(|membership| membership.named == named)
-        {
+        if self.named == named {
             return;
         }
         let mounts = fs::read_to_string(self.proc.join("self/mountinfo")).unwrap_or_default();
-        let group = Group::find(&named, &mounts);
+        self.group = Group::find(&named, &mounts);
+        self.named = named;
         self.events = Events::default();
-        self.membership = Some(Membership { named, group });
     }
 
     /// The file that counts stalls, and whether it is the process's own group's.
@@ -237,16 +223,11 @@ impl Monitor {
 
     fn machine(&self) -> Option<Level> {
         let text = fs::read_to_string(self.proc.join("meminfo")).ok()?;
-        let bytes = |name| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-            Some(kib << 10)
-        };
-        let limit = bytes("MemTotal:")?;
+        let limit = kib_in(&text, "MemTotal")?;
         Some(Level {
             kind: LevelKind::Machine,
             limit,
-            used: limit.saturating_sub(bytes("MemAvailable:")?),
+            used: limit.saturating_sub(kib_in(&text, "MemAvailable")?),
         })
     }
 }
@@ -261,11 +242,4 @@ fn stalls_in(file: &Path, own_group: bool) -> Option<Stalls> {
         total_us: field(&fields, "total")?,
         own_group,
     })
-}
-
-/// Takes the count out of an eventfd, so that it is quiet again.
-fn drain(fd: &impl AsFd) {
-    let mut count = [0; 8];
-    // An empty one is quiet already.
-    let _ = rustix::io::read(fd, &mut count);
 }

@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,22 +25,23 @@ use crate::Errno;
 /// A signal that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[repr(i32)]
 pub enum Signal {
     /// Interrupt from the keyboard.
     #[doc(alias = "SIGINT")]
-    Interrupt,
+    Interrupt = libc::SIGINT,
     /// A request to end.
     #[doc(alias = "SIGTERM")]
-    Terminate,
+    Terminate = libc::SIGTERM,
     /// The terminal is gone; for a program that keeps a log, a request to open it anew.
     #[doc(alias = "SIGHUP")]
-    Hangup,
+    Hangup = libc::SIGHUP,
     /// The first one whose meaning is the program's.
     #[doc(alias = "SIGUSR1")]
-    User1,
+    User1 = libc::SIGUSR1,
     /// The second one whose meaning is the program's.
     #[doc(alias = "SIGUSR2")]
-    User2,
+    User2 = libc::SIGUSR2,
 }
 
 impl Signal {
@@ -53,13 +54,7 @@ impl Signal {
     ];
 
     fn raw(self) -> libc::c_int {
-        match self {
-            Signal::Interrupt => libc::SIGINT,
-            Signal::Terminate => libc::SIGTERM,
-            Signal::Hangup => libc::SIGHUP,
-            Signal::User1 => libc::SIGUSR1,
-            Signal::User2 => libc::SIGUSR2,
-        }
+        self as libc::c_int
     }
 
     /// The name, as in the manual.
@@ -152,18 +147,14 @@ impl Signals {
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
-        let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-        let len = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is `len` bytes long and ours.
-        let n = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), len) };
-        if n != len as isize {
-            return match Errno::last_os_error() {
-                Errno::EAGAIN | Errno::EINTR => Ok(None),
-                error => Err(error),
-            };
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.0, &mut info) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+            read => _ = read?,
         }
-        // SAFETY: the kernel filled all of it.
-        let number = unsafe { info.assume_init() }.ssi_signo as libc::c_int;
+        // It begins with the number.
+        let [a, b, c, d, ..] = info;
+        let number = libc::c_int::from_ne_bytes([a, b, c, d]);
         Ok(Signal::ALL
             .into_iter()
             .find(|signal| signal.raw() == number))

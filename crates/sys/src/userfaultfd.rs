@@ -109,6 +109,15 @@ pub enum Access {
     Write,
 }
 
+impl Access {
+    fn mode(self) -> u64 {
+        match self {
+            Access::Read => WRITE_PROTECTED,
+            Access::Write => 0,
+        }
+    }
+}
+
 /// How far a call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -164,10 +173,8 @@ struct Poison {
     updated: i64,
 }
 
-/// `UFFDIO_COPY_MODE_WP`.
-const COPY_WRITE_PROTECTED: u64 = 1 << 1;
-/// `UFFDIO_CONTINUE_MODE_WP`, of Linux 6.4.
-const CONTINUE_WRITE_PROTECTED: u64 = 1 << 1;
+/// `UFFDIO_COPY_MODE_WP`, and `UFFDIO_CONTINUE_MODE_WP` of Linux 6.4.
+const WRITE_PROTECTED: u64 = 1 << 1;
 /// `UFFDIO_WRITEPROTECT_MODE_WP`.
 const PROTECT: u64 = 1 << 0;
 
@@ -275,18 +282,11 @@ impl Userfaultfd {
     pub fn map(&self, pages: Range<usize>, access: Access) -> Progress {
         let mut wanted = raw::uffdio_continue {
             range: range(&pages),
-            mode: match access {
-                Access::Read => CONTINUE_WRITE_PROTECTED,
-                Access::Write => 0,
-            },
+            mode: access.mode(),
             mapped: 0,
         };
         let called = self.call::<{ opcode::UFFDIO_CONTINUE as Opcode }, _>(&mut wanted);
-        Progress {
-            // It holds the negative error number where there was no progress.
-            bytes: wanted.mapped.max(0) as usize,
-            stopped: called.err(),
-        }
+        progress(wanted.mapped, called)
     }
 
     /// Makes missing pages of the memfd from these bytes, up to the first present one, maps them at `to`, and wakes
@@ -296,17 +296,11 @@ impl Userfaultfd {
             dst: to as u64,
             src: from.as_ptr() as u64,
             len: from.len() as u64,
-            mode: match access {
-                Access::Read => COPY_WRITE_PROTECTED,
-                Access::Write => 0,
-            },
+            mode: access.mode(),
             copy: 0,
         };
         let called = self.call::<{ opcode::UFFDIO_COPY as Opcode }, _>(&mut wanted);
-        Progress {
-            bytes: wanted.copy.max(0) as usize,
-            stopped: called.err(),
-        }
+        progress(wanted.copy, called)
     }
 
     /// Makes touches of unmapped pages raise SIGBUS, up to the first mapped page, and wakes their waiters.
@@ -319,10 +313,7 @@ impl Userfaultfd {
             updated: 0,
         };
         let called = self.call::<POISON, _>(&mut wanted);
-        Progress {
-            bytes: wanted.updated.max(0) as usize,
-            stopped: called.err(),
-        }
+        progress(wanted.updated, called)
     }
 
     /// Makes writes to mapped pages fault. Pages that are not mapped stay unprotected. A system call, which
@@ -430,15 +421,12 @@ pub fn resolve_inline(
     }
 }
 
-/// Whether the calling thread survives a fault that is resolved inline: it does not block SIGBUS. A system call.
-pub fn thread_can_fault() -> bool {
-    let mut blocked = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: asks for the mask, and has room for it.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), blocked.as_mut_ptr()) };
-    // SAFETY: all zeros is a set, and the call has filled it.
-    let blocked = unsafe { blocked.assume_init() };
-    // SAFETY: a set, and a signal.
-    unsafe { libc::sigismember(&blocked, libc::SIGBUS) == 0 }
+/// `done` is the negative error number where there was no progress.
+fn progress(done: i64, called: Result<(), Errno>) -> Progress {
+    Progress {
+        bytes: done.max(0) as usize,
+        stopped: called.err(),
+    }
 }
 
 fn range(bytes: &Range<usize>) -> raw::uffdio_range {

@@ -9,8 +9,9 @@
 #![allow(unsafe_code)]
 
 use foliocache_sys::memory::{PAGE_SIZE, ReservedRange, SharedMemory, WindowAccess, WindowArea};
+use foliocache_sys::testing::thread_can_fault;
 use foliocache_sys::userfaultfd::{
-    Access, Handler, InlineFaults, ResolveFault, Userfaultfd, resolve_inline, thread_can_fault,
+    Access, Handler, InlineFaults, ResolveFault, Userfaultfd, resolve_inline,
 };
 use foliocache_sys::{Errno, inside, usercopy};
 use std::ops::Range;

@@ -207,7 +207,7 @@ impl AttrCell {
     /// A consistent snapshot of all attributes. Takes no lock; waits while they are being changed.
     #[inline(always)]
     pub fn get(&self) -> Attributes {
-        Attributes::from_words(self.snapshot())
+        self.snapshot(Attributes::from_words)
     }
 
     /// All attributes, of one moment, if they are settled and not provisional. Takes no lock.
@@ -224,18 +224,17 @@ impl AttrCell {
 
     #[inline(always)]
     fn get_if(&self, wanted: impl Fn(u64) -> bool) -> Option<Attributes> {
-        let words = self.snapshot();
-        wanted(words[0] & FLAGS).then(|| Attributes::from_words(words))
+        self.snapshot(|words| wanted(words[0] & FLAGS).then(|| Attributes::from_words(words)))
     }
 
-    /// The words, of one moment.
+    /// What `of` makes of the words, of one moment. Words that are handed out would be copied once more.
     #[inline(always)]
-    fn snapshot(&self) -> [u64; WORDS] {
+    fn snapshot<R>(&self, of: impl Fn([u64; WORDS]) -> R) -> R {
         loop {
             let seq = self.seq.read_begin();
-            let words = self.load();
+            let read = of(self.load());
             if !self.seq.read_retry(seq) {
-                return words;
+                return read;
             }
         }
     }

@@ -3,15 +3,9 @@
 //!
 //! # Model
 //!
-//! ```text
-//!  retire ──▶ filling ──▶ waiting ──▶ freed, outside all locks
-//!                  one cookie   grace period over
-//! ```
-//!
-//! Each shard has two lists. When *waiting* is empty, *filling* becomes *waiting* and takes a cookie, which covers
-//! all of it. [`Limbo::retire`] only adds, so it may be called under locks and in read sections. The owner calls
-//! [`Limbo::tend`] without locks: it polls once a batch is there, frees objects whose grace period is over, and
-//! waits for readers when too many objects wait.
+//! Objects wait in shards, each a [`Retired`]. [`Limbo::retire`] only adds, so it may be called under locks and in read
+//! sections. The owner calls [`Limbo::tend`] without locks: it polls once a batch is there, frees objects whose grace
+//! period is over, and waits for readers when too many objects wait.
 //!
 //! A retired object keeps its charge until it is dropped. In an idle process the last ones would wait for ever, and
 //! an unlinked file would keep its space. So the first object in an empty limbo wakes the file system's reaper
@@ -45,7 +39,8 @@ use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::rcu::{self, GpCookie};
+use foliocache_sync::rcu;
+use foliocache_sync::retired::Retired;
 use foliocache_sync::time::{Duration, sleep};
 use foliocache_sync::{Arc, CachePadded, Condvar, thread};
 use foliocache_sys::Errno;
@@ -61,10 +56,7 @@ const MOST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 512 };
 const PERIOD: Duration = Duration::from_millis(1);
 
 struct Lists<T> {
-    filling: Vec<T>,
-    waiting: Vec<T>,
-    /// `Some` exactly if `waiting` is not empty.
-    cookie: Option<GpCookie>,
+    retired: Retired<Vec<T>>,
     /// The number of the next batch to be freed, and those being freed.
     next: u64,
     freeing: Vec<u64>,
@@ -94,26 +86,14 @@ impl<T> Shard<T> {
     fn advance(&self) {
         // Ends after `done` is dropped, also by a panic.
         let _batch;
-        let mut done = [const { Vec::new() }; 2];
+        let mut done = Vec::new();
         {
             let mut lists = self.lists.lock();
             let lists = &mut *lists;
-            // Twice: when `waiting` is done, `filling` can begin to wait, and may be done as well.
-            for done in &mut done {
-                if lists.cookie.is_some_and(rcu::poll) {
-                    *done = std::mem::take(&mut lists.waiting);
-                    lists.cookie = None;
-                }
-                if lists.cookie.is_some() || lists.filling.is_empty() {
-                    break;
-                }
-                std::mem::swap(&mut lists.waiting, &mut lists.filling);
-                lists.cookie = Some(rcu::start_poll());
-            }
+            lists.retired.advance(&mut done);
             // Relaxed: as in `len`.
-            let len = lists.waiting.len() + lists.filling.len();
-            self.len.store(len, Ordering::Relaxed);
-            if done.iter().all(Vec::is_empty) {
+            self.len.store(lists.retired.len(), Ordering::Relaxed);
+            if done.is_empty() {
                 return;
             }
             _batch = Batch {
@@ -157,9 +137,7 @@ impl<T> Limbo<T> {
             lists: RankedMutex::new(
                 Rank::Leaf,
                 Lists {
-                    filling: Vec::new(),
-                    waiting: Vec::new(),
-                    cookie: None,
+                    retired: Retired::new(),
                     next: 0,
                     freeing: Vec::new(),
                 },
@@ -189,7 +167,7 @@ impl<T> Limbo<T> {
     pub(crate) fn retire(&self, item: T) {
         let shard = self.shard();
         let mut lists = shard.lists.lock();
-        lists.filling.push(item);
+        lists.retired.filling().push(item);
         // Relaxed: as in `Shard::len`.
         let len = shard.len.load(Ordering::Relaxed) + 1;
         shard.len.store(len, Ordering::Relaxed);
@@ -216,7 +194,7 @@ impl<T> Limbo<T> {
     #[cold]
     fn tend_slow(&self, shard: &Shard<T>) {
         shard.advance();
-        // Twice: the filling list gets its cookie only after the first grace period.
+        // Twice: what was retired last gets its cookie only after the first grace period.
         for _ in 0..2 {
             if shard.len() < MOST {
                 return;
@@ -276,10 +254,7 @@ impl<T> Drop for Limbo<T> {
         }
         if rcu::in_read_section() {
             for shard in &self.shards {
-                let mut lists = shard.lists.lock();
-                let lists = &mut *lists;
-                std::mem::forget(std::mem::take(&mut lists.filling));
-                std::mem::forget(std::mem::take(&mut lists.waiting));
+                std::mem::forget(shard.lists.lock().retired.take_all());
             }
             return;
         }

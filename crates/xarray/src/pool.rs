@@ -7,17 +7,14 @@
 //!  ChunkSource ──grow──▶ free ──preload──▶ Preload ──insert──▶ tree of an index
 //!              ◀─shrink─  ▲ ▲                │ drop                  │ erase, shrink, drop of the index
 //!                         │ └────────────────┘                       ▼
-//!                         └─────────── waiting ◀──── filling ◀───────┘
-//!                            grace period over   one cookie for the batch
+//!                         └───────────────── limbo ◀─────────────────┘
+//!                               grace period over
 //! ```
 //!
 //! A chunk is [`CHUNK_SIZE`] bytes, an array of nodes. The pool owns it until it gives it back, whole.
 //!
-//! The limbo is two lists. Freed nodes are added to *filling*. When *waiting* is empty, *filling*
-//! becomes *waiting* and takes one grace-period cookie, which covers every node in it; when that
-//! grace period is over, the nodes are free. So a node waits two grace periods at most, and the
-//! limbo allocates nothing. It polls when [`LIMBO_BATCH`] nodes are pending, or when there is no
-//! free node.
+//! The limbo ([`Retired`]) allocates nothing: its lists go through the nodes. It polls when [`LIMBO_BATCH`] nodes are
+//! pending, or when there is no free node.
 //!
 //! # Invariants
 //!
@@ -41,7 +38,8 @@ use core::ptr::NonNull;
 use foliocache_sync::collections::HashMap;
 
 use foliocache_sync::rank::{Rank, RankedMutex};
-use foliocache_sync::rcu::{self, GpCookie};
+use foliocache_sync::rcu;
+use foliocache_sync::retired::{List, Retired};
 
 use crate::node::{Node, NodeList, OwnedNode};
 
@@ -87,42 +85,29 @@ pub struct NodePool {
 #[derive(Default)]
 struct Lists {
     free: NodeList,
-    /// Detached nodes that `cookie` covers.
-    waiting: NodeList,
-    /// `Some` exactly if `waiting` is not empty.
-    cookie: Option<GpCookie>,
-    /// Nodes detached since `cookie` was taken.
-    filling: NodeList,
+    limbo: Retired<NodeList>,
     chunks: Vec<NonNull<u8>>,
 }
 
 // SAFETY: the chunks are memory that the pool alone has (the contract of `ChunkSource`).
 unsafe impl Send for Lists {}
 
-impl Lists {
-    fn limbo(&self) -> usize {
-        self.waiting.len() + self.filling.len()
+impl List for NodeList {
+    fn len(&self) -> usize {
+        self.len()
     }
 
+    fn append(&mut self, other: &mut Self) {
+        self.append(other);
+    }
+}
+
+impl Lists {
     /// Moves the limbo on without waiting; how many nodes became free.
     fn advance(&mut self) -> usize {
-        let mut freed = 0;
-        // Twice: when `waiting` is done, `filling` can begin to wait, and may be done as well.
-        for _ in 0..2 {
-            let over =
-                |cookie| rcu::poll(cookie) || foliocache_sync::planted!(node_freed_under_readers);
-            if self.cookie.is_some_and(over) {
-                freed += self.waiting.len();
-                self.free.append(&mut self.waiting);
-                self.cookie = None;
-            }
-            if self.cookie.is_some() || self.filling.len() == 0 {
-                break;
-            }
-            self.waiting.append(&mut self.filling);
-            self.cookie = Some(rcu::start_poll());
-        }
-        freed
+        let before = self.free.len();
+        self.limbo.advance(&mut self.free);
+        self.free.len() - before
     }
 
     /// Takes a chunk over, which the source of the pool gave.
@@ -185,7 +170,7 @@ impl NodePool {
             if lists.advance() > 0 {
                 continue;
             }
-            let refused = match lists.free.len() + lists.limbo() {
+            let refused = match lists.free.len() + lists.limbo.len() {
                 enough if enough >= n => PreloadError::WouldBlock,
                 _ => PreloadError::NoMemory,
             };
@@ -203,7 +188,7 @@ impl NodePool {
     /// Context: **blocks** for up to two grace periods. No lock is held, and no RCU read section is
     /// open.
     pub fn wait_for_limbo(&self) {
-        let limbo = self.lists.lock().limbo();
+        let limbo = self.lists.lock().limbo.len();
         if limbo == 0 {
             return;
         }
@@ -225,9 +210,7 @@ impl NodePool {
     #[doc(hidden)]
     pub fn skip_grace_period(&self) {
         let lists = &mut *self.lists.lock();
-        lists.free.append(&mut lists.waiting);
-        lists.free.append(&mut lists.filling);
-        lists.cookie = None;
+        lists.free.append(&mut lists.limbo.take_all());
     }
 
     /// Gives chunks back in which every node is free; how many bytes. Never blocks for readers.
@@ -265,7 +248,7 @@ impl NodePool {
         PoolStats {
             nodes: lists.chunks.len() * NODES_PER_CHUNK,
             free: lists.free.len(),
-            limbo: lists.limbo(),
+            limbo: lists.limbo.len(),
         }
     }
 
@@ -275,8 +258,8 @@ impl NodePool {
             return;
         }
         let mut lists = self.lists.lock();
-        lists.filling.append(nodes);
-        if lists.limbo() >= LIMBO_BATCH {
+        lists.limbo.filling().append(nodes);
+        if lists.limbo.len() >= LIMBO_BATCH {
             lists.advance();
         }
     }

@@ -9,8 +9,7 @@
 //! | contestant | what it does |
 //! |---|---|
 //! | foliocache | `Directory::walk`, uncached, by some threads |
-//! | foliocache, ordered | the same, in order of names |
-//! | foliocache, 1 thread | the same as the first by the caller alone |
+//! | foliocache, 1 thread | the same by the caller alone |
 //! | foliocache, names cached | a walk that brings each name into the cache, which cannot hold them all |
 //! | kernel | reads a directory, then asks for each name in the order in which it was read: a good backup program |
 //! | kernel, threads | the same by some threads, each with the next directory that was found |
@@ -27,7 +26,6 @@ use crate::place::DROP_CACHES;
 use crate::trees::Trees;
 
 const NAME: &str = "walk, names not cached";
-const ORDERED: &str = "foliocache, ordered";
 const ALONE: &str = "foliocache, 1 thread";
 const CACHED: &str = "foliocache, names cached";
 const KERNEL_THREADS: &str = "kernel, threads";
@@ -68,17 +66,15 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     check_room(folder.path(), files * ON_DISK, files)?;
     trees.make(folder.path())?;
     let threads = trees.threads;
-    let ours = |threads, ordered, uncached| Way::Ours {
+    let ours = |threads, uncached| Way::Ours {
         threads,
         memory: BOUND,
-        ordered,
         uncached,
     };
     let ways = [
-        (OURS, threads, ours(threads, false, true)),
-        (ORDERED, threads, ours(threads, true, true)),
-        (ALONE, 1, ours(1, false, true)),
-        (CACHED, threads, ours(threads, false, false)),
+        (OURS, threads, ours(threads, true)),
+        (ALONE, 1, ours(1, true)),
+        (CACHED, threads, ours(threads, false)),
         (KERNEL, 1, Way::Kernel { threads: 1 }),
         (KERNEL_THREADS, threads, Way::Kernel { threads }),
     ];
@@ -105,7 +101,6 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     }
     ratios! { one;
         "coldwalk_vs_kernel" => OURS / KERNEL, at_least(1.0);
-        "coldwalk_ordered_vs_kernel" => ORDERED / KERNEL, at_least(1.0);
         "coldwalk_alone_vs_kernel" => ALONE / KERNEL;
         "coldwalk_vs_kernel_threads" => OURS / KERNEL_THREADS;
         "coldwalk_cached_vs_kernel" => CACHED / KERNEL;

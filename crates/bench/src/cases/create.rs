@@ -19,7 +19,7 @@
 use foliocache::{Cache, Directory};
 use foliocache_sys::fd::{OFlags, OwnedFd};
 use foliocache_sys::memory::PAGE_SIZE;
-use foliocache_sys::{dir, fd};
+use foliocache_sys::{fd, testing};
 use std::ffi::CString;
 use std::io;
 use std::io::Write;
@@ -232,7 +232,7 @@ impl Makers {
                             .write_all_at(&bytes, 0)?;
                     }
                     None => {
-                        let fd = dir::open_path(tree.fd.as_fd(), &path, NEW, 0o666)?;
+                        let fd = testing::open_path(tree.fd.as_fd(), &path, NEW, 0o666)?;
                         fs::File::from(fd).write_all(&bytes)?;
                     }
                 }

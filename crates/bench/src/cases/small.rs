@@ -20,7 +20,7 @@
 mod tree;
 
 use foliocache::Directory;
-use foliocache_sys::{dir, fd};
+use foliocache_sys::{fd, testing};
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -192,7 +192,7 @@ fn operate(
         }
         (Operation::Metadata, None) => {
             for (_, name) in drawn {
-                black_box(dir::stat_path(tree.fd.as_fd(), name)?);
+                black_box(testing::stat_path(tree.fd.as_fd(), name)?);
             }
         }
         (Operation::Walk, Some(directory)) => {

@@ -20,7 +20,7 @@
 //! [compressed disk in memory](crate::zram), where the processor is the limit: there `O_DIRECT` of the same requests and
 //! threads is compared with, and the fastest depth stated beside.
 
-use foliocache_sys::{Errno, fd};
+use foliocache_sys::{Errno, testing};
 use std::os::fd::AsFd;
 
 use crate::case::Figure;
@@ -144,7 +144,7 @@ fn matches(bed: &Rc<FileBed>, shape: Shape, at: At, plan: &mut Plan) -> Result<(
 
 fn knows_dont_cache(bed: &FileBed) -> io::Result<bool> {
     let file = fs::File::open(bed.place.path(FILE))?;
-    match fd::pread_dontcache(file.as_fd(), 0, Buffer::random(PAGE, 0).bytes()) {
+    match testing::pread_dontcache(file.as_fd(), 0, Buffer::random(PAGE, 0).bytes()) {
         Ok(_) => Ok(true),
         Err(Errno::EOPNOTSUPP) => Ok(false),
         Err(error) => Err(error.into()),

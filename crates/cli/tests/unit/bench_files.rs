@@ -458,7 +458,6 @@ fn a_walk_of_names_that_are_not_cached() {
             "coldwalk_alone_vs_kernel",
             "coldwalk_cached_vs_kernel",
             "coldwalk_cpu_vs_kernel",
-            "coldwalk_ordered_vs_kernel",
             "coldwalk_vs_kernel",
             "coldwalk_vs_kernel_threads"
         ]

@@ -176,14 +176,9 @@ impl AsyncDirectory {
     /// As [`Directory::open`].
     pub async fn open(&self, path: impl AsRef<Path>) -> Result<AsyncFile> {
         let path = path.as_ref();
-        let file = match self.directory.open_cached(path) {
-            Some(opened) => opened?,
-            None => {
-                let open = |directory: &Directory, path: &Path| directory.open(path);
-                self.on_worker(Kind::Read, Operation::Open, path, open)
-                    .await?
-            }
-        };
+        let known = self.directory.open_cached(path);
+        let open = |directory: &Directory, path: &Path| directory.open(path);
+        let file = self.known_or(known, Operation::Open, path, open).await?;
         Ok(AsyncFile::new(file, Arc::clone(&self.offload)))
     }
 
@@ -193,14 +188,9 @@ impl AsyncDirectory {
     /// As [`Directory::open_dir`].
     pub async fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let directory = match self.directory.open_dir_cached(path) {
-            Some(found) => found?,
-            None => {
-                let open = |directory: &Directory, path: &Path| directory.open_dir(path);
-                self.on_worker(Kind::Read, Operation::Open, path, open)
-                    .await?
-            }
-        };
+        let known = self.directory.open_dir_cached(path);
+        let open = |directory: &Directory, path: &Path| directory.open_dir(path);
+        let directory = self.known_or(known, Operation::Open, path, open).await?;
         Ok(Self {
             directory,
             offload: Arc::clone(&self.offload),
@@ -240,14 +230,9 @@ impl AsyncDirectory {
     }
 
     async fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
-        match self.directory.metadata_cached(path, follow) {
-            Some(known) => known,
-            None => {
-                let stat = move |directory: &Directory, path: &Path| directory.stat(path, follow);
-                self.on_worker(Kind::Read, Operation::Metadata, path, stat)
-                    .await
-            }
-        }
+        let known = self.directory.metadata_cached(path, follow);
+        let stat = move |directory: &Directory, path: &Path| directory.stat(path, follow);
+        self.known_or(known, Operation::Metadata, path, stat).await
     }
 
     /// All entries of a directory, without `.` and `..`; `"."` is this one. They take memory outside the bound: a large directory is
@@ -260,19 +245,28 @@ impl AsyncDirectory {
     /// As [`Directory::read_dir`], and the first error of an entry.
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
         let path = path.as_ref();
-        match self.directory.read_dir_cached(path) {
-            Some(entries) => entries,
-            None => {
-                let read = |directory: &Directory, path: &Path| directory.read_dir(path)?.collect();
-                self.on_worker(Kind::Read, Operation::ReadDir, path, read)
-                    .await
-            }
-        }
+        let known = self.directory.read_dir_cached(path);
+        let read = |directory: &Directory, path: &Path| directory.read_dir(path)?.collect();
+        self.known_or(known, Operation::ReadDir, path, read).await
     }
 
     fn check(&self, operation: Operation, path: &Path) -> Result<()> {
         let checked = self.directory.check_fork();
         checked.map_err(|errno| self.directory.error(operation, path, errno))
+    }
+
+    /// The known result; without one a worker calls.
+    async fn known_or<V: Send + 'static>(
+        &self,
+        known: Option<Result<V>>,
+        operation: Operation,
+        path: &Path,
+        call: impl FnOnce(&Directory, &Path) -> Result<V> + Send + 'static,
+    ) -> Result<V> {
+        match known {
+            Some(known) => known,
+            None => self.on_worker(Kind::Read, operation, path, call).await,
+        }
     }
 
     /// Has a worker make a call that may block.

@@ -402,11 +402,7 @@ impl AsyncFile {
             return Ok(());
         };
         let closed = offload.call(Kind::Always, move || drop(file)).await;
-        closed.map_err(|errno| Error::Path {
-            operation: Operation::Close,
-            path,
-            errno,
-        })
+        closed.map_err(Error::at(Operation::Close, &path))
     }
 
     /// Runs `call` on a worker of the file system, with the file. It may make any blocking call, such as [`File::set_len`],

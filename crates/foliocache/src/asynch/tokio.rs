@@ -186,16 +186,8 @@ impl TokioFile {
         let Some(seek) = self.seek.take() else {
             return Poll::Ready(Ok(self.pos));
         };
-        let position = match seek {
-            SeekFrom::Start(pos) => Some(pos),
-            SeekFrom::Current(by) => self.pos.checked_add_signed(by),
-            SeekFrom::End(by) => self.file.len().checked_add_signed(by),
-        };
-        let Some(position) = position.filter(|&pos| i64::try_from(pos).is_ok()) else {
-            let file = self.file.blocking();
-            let error = file.error(Operation::Seek, self.pos, 0, Errno::EINVAL);
-            return Poll::Ready(Err(error));
-        };
+        let file = self.file.blocking();
+        let position = file.sought(seek, self.pos, || file.cached_len())?;
         self.bringing = None;
         self.pos = position;
         Poll::Ready(Ok(position))
@@ -203,10 +195,17 @@ impl TokioFile {
 
     /// Reads up to `buf.len()` bytes; how many.
     fn poll_read_to(&mut self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
-        ready!(self.poll_position(context))?;
-        let failed = |file: &AsyncFile, pos, len, errno| {
-            Poll::Ready(Err(file.blocking().error(Operation::Read, pos, len, errno)))
-        };
+        let pos = ready!(self.poll_position(context))?;
+        let read = ready!(self.poll_read_at_position(context, buf));
+        let file = self.file.blocking();
+        Poll::Ready(read.map_err(|errno| file.error(Operation::Read, pos, buf.len(), errno)))
+    }
+
+    fn poll_read_at_position(
+        &mut self,
+        context: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<Result<usize, Errno>> {
         let mut iocb = Iocb {
             nowait: true,
             ..Iocb::at(self.pos)
@@ -216,15 +215,14 @@ impl TokioFile {
             if let Some(bringing) = &mut self.bringing {
                 let brought = ready!(bringing.as_mut().poll(context));
                 self.bringing = None;
-                match brought {
-                    Ok(Brought::Pages(now)) => iocb = now,
-                    Ok(Brought::Bytes(read)) => {
+                match brought? {
+                    Brought::Pages(now) => iocb = now,
+                    Brought::Bytes(read) => {
                         let n = read.bytes.len().min(buf.len());
                         buf[..n].copy_from_slice(&read.bytes[..n]);
                         self.pos += n as u64;
                         return Poll::Ready(Ok(n));
                     }
-                    Err(errno) => return failed(&self.file, self.pos, buf.len(), errno),
                 }
             }
             let open = self.file.blocking().open_file();
@@ -237,16 +235,12 @@ impl TokioFile {
                 }
                 Ok(_) => return Poll::Ready(Ok(0)),
                 Err(Errno::EAGAIN) => {}
-                Err(errno) => return failed(&self.file, self.pos, buf.len(), errno),
+                Err(errno) => return Poll::Ready(Err(errno)),
             }
             fruitless += 1;
             let by_worker = fruitless > FRUITLESS_FETCHES || iocb.direct;
-            self.bringing = Some(Box::pin(bring(
-                self.file.clone(),
-                iocb,
-                buf.len(),
-                by_worker,
-            )));
+            let bringing = bring(self.file.clone(), iocb, buf.len(), by_worker);
+            self.bringing = Some(Box::pin(bringing));
         }
     }
 
@@ -255,31 +249,30 @@ impl TokioFile {
         context: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        ready!(self.poll_position(context))?;
+        let pos = ready!(self.poll_position(context))?;
         ready!(self.poll_told(context))?;
         self.file.blocking().check(Operation::Write)?;
         ready!(self.file.stragglers.poll_none(context));
         self.bringing = None;
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let pos = self.pos;
-        let refused = |file: &AsyncFile, errno| {
-            Poll::Ready(Err(file.blocking().error(
-                Operation::Write,
-                pos,
-                len,
-                errno,
-            )))
-        };
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let written = ready!(self.poll_write_at_position(context, bufs, len));
+        let file = self.file.blocking();
+        Poll::Ready(written.map_err(|errno| file.error(Operation::Write, pos, len, errno)))
+    }
+
+    fn poll_write_at_position(
+        &mut self,
+        context: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        len: usize,
+    ) -> Poll<Result<usize, Errno>> {
         let mut iocb = Iocb {
             nowait: true,
-            ..Iocb::at(pos)
+            ..Iocb::at(self.pos)
         };
         let mut iter = IovIter::sources(bufs);
-        let result = self
-            .file
-            .blocking()
-            .open_file()
-            .write_iter(&mut iocb, &mut iter);
+        let open = self.file.blocking().open_file();
+        let result = open.write_iter(&mut iocb, &mut iter);
         let done = len - iter.remaining();
         match result {
             _ if done > 0 => {
@@ -288,18 +281,13 @@ impl TokioFile {
             }
             Ok(_) => return Poll::Ready(Ok(0)),
             Err(Errno::EAGAIN) => {}
-            Err(errno) => return refused(&self.file, errno),
+            Err(errno) => return Poll::Ready(Err(errno)),
         }
-        let mut buffer = match ready!(self.file.offload.writes.poll_take(len, context)) {
-            Ok(buffer) => buffer,
-            Err(errno) => return refused(&self.file, errno),
-        };
+        let mut buffer = ready!(self.file.offload.writes.poll_take(len, context))?;
         gather(bufs, 0, &mut buffer);
         let piece = buffer.bytes.len();
-        match self.accept(buffer) {
-            Ok(()) => Poll::Ready(Ok(piece)),
-            Err(errno) => refused(&self.file, errno),
-        }
+        self.accept(buffer)?;
+        Poll::Ready(Ok(piece))
     }
 
     /// Has a worker write all of `buffer` at the position.

@@ -44,13 +44,6 @@ const MAX_RACES: usize = 16;
 /// As the kernel's.
 const MAX_LINKS: usize = 40;
 
-/// A file system that files are opened in.
-struct Source {
-    mount: Arc<VfsMount>,
-    /// It is over a directory that was opened by its path.
-    is_directory: bool,
-}
-
 /// A name in a directory.
 struct Name {
     /// The real path of the directory.
@@ -77,6 +70,10 @@ impl Name {
         };
         let directory = fd::open(directory, OFlags::PATH | OFlags::DIRECTORY, 0)?;
         Self::of(directory, name.to_owned())
+    }
+
+    fn error(&self, errno: Errno) -> Error {
+        Error::at(Operation::Open, &self.directory.join(&self.name))(errno)
     }
 
     /// The path from the directory that is `depth` above.
@@ -177,16 +174,9 @@ impl Cache {
     /// has the file or a directory above it open for writing: see [`FileOptions::ignore_lock`]. `EMFILE`. `ECHILD` after a fork.
     pub fn file(&self, path: impl AsRef<Path>, options: &FileOptions) -> Result<File> {
         let path = path.as_ref();
-        let operation = match options.how.create || options.how.exclusive {
-            true => Operation::Create,
-            false => Operation::Open,
-        };
+        let operation = open_how::operation(&options.how);
         self.check(operation)?;
-        let failed = |errno| Error::Path {
-            operation,
-            path: path.to_owned(),
-            errno,
-        };
+        let failed = Error::at(operation, path);
         let how = open_how::checked(options.how).map_err(failed)?;
         let _files = self.inner.files.lock();
         for _ in 0..MAX_RACES {
@@ -197,7 +187,7 @@ impl Cache {
             };
             let opened = self.open_name(&name, stat.as_ref(), how, options.ignore_lock);
             let is_gone = |error: &Error| error.errno() == Errno::ENOENT && stat.is_some();
-            let (open, source) = match opened {
+            let (open, mount) = match opened {
                 // A name that others change: a link by now, or another file.
                 Err(error) if matches!(error.errno(), Errno::ESTALE | Errno::ELOOP) => {
                     continue;
@@ -210,7 +200,7 @@ impl Cache {
                 open.truncate_at_open().map_err(failed)?;
             }
             let path = path.to_owned();
-            return Ok(File::new(open, &source.mount, Rights::default(), path));
+            return Ok(File::new(open, &mount, Rights::default(), path));
         }
         Err(failed(Errno::ESTALE))
     }
@@ -234,11 +224,7 @@ impl Cache {
     fn adopt_descriptor(&self, file: OwnedFd) -> Result<File> {
         self.check(Operation::Open)?;
         let path = fd::real_path(file.as_fd()).unwrap_or_default();
-        let failed = |errno| Error::Path {
-            operation: Operation::Open,
-            path: path.clone(),
-            errno,
-        };
+        let failed = Error::at(Operation::Open, &path);
         let mode = fd::access_mode(file.as_fd()).map_err(failed)?;
         if mode.contains(OFlags::PATH) {
             let why = "an O_PATH descriptor cannot be adopted: it is open neither for reading nor for writing";
@@ -261,14 +247,14 @@ impl Cache {
             Some(name) => self.open_name(&name, Some(&stat), how, false),
             None => Err(failed(Errno::ENOENT)),
         };
-        let (open, source) = match found {
+        let (open, mount) = match found {
             Err(error @ (Error::Path { .. } | Error::Escape { .. })) => match error.errno() {
                 Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ECHILD => return Err(error),
                 _ => self.open_nameless(file, &stat, how.flags, failed)?,
             },
             found => found?,
         };
-        Ok(File::new(open, &source.mount, Rights::default(), path))
+        Ok(File::new(open, &mount, Rights::default(), path))
     }
 
     /// Opens the file at `name`, or the one with the attributes `stat`, and holds it.
@@ -278,24 +264,18 @@ impl Cache {
         stat: Option<&Stat>,
         how: OpenHow,
         ignore_lock: bool,
-    ) -> Result<(OpenFile, Source)> {
-        let path = || name.directory.join(&name.name);
-        let failed = |errno| Error::Path {
-            operation: Operation::Open,
-            path: path(),
-            errno,
-        };
-        let (source, below) = self.source_of(name)?;
-        let known = |stat| self.open_known(stat, how, Some(&source.mount));
-        if let Some((open, source)) = stat.and_then(known) {
-            let open = open.map_err(failed)?;
-            self.hold(&source, &open, name, ignore_lock)?;
-            return Ok((open, source));
+    ) -> Result<(OpenFile, Arc<VfsMount>)> {
+        let (mount, below) = self.source_of(name)?;
+        let known = |stat| self.open_known(stat, how, Some(&mount));
+        if let Some((open, mount)) = stat.and_then(known) {
+            let open = open.map_err(|errno| name.error(errno))?;
+            hold(&mount, &open, name, ignore_lock)?;
+            return Ok((open, mount));
         }
-        if source.is_directory && how.flags.write {
-            source.mount.lock(ignore_lock)?;
+        if !mount.of_files && how.flags.write {
+            mount.lock(ignore_lock)?;
         }
-        let top = Directory::root(&source.mount, false)?;
+        let top = Directory::root(&mount, false)?;
         let mut how = OpenHow {
             follow: false,
             ..how
@@ -303,13 +283,13 @@ impl Cache {
         // Not before it is locked.
         how.flags.truncate = false;
         let open = top.open_how(Operation::Open, &below, how)?;
-        if let (Backing::Directory(fs), Some(stat)) = (source.mount.backing(), stat)
+        if let (Backing::Directory(fs), Some(stat)) = (mount.backing(), stat)
             && !fs.is_inode_of(open.inode(), stat)
         {
-            return Err(failed(Errno::ESTALE));
+            return Err(name.error(Errno::ESTALE));
         }
-        self.hold(&source, &open, name, ignore_lock)?;
-        Ok((open, source))
+        hold(&mount, &open, name, ignore_lock)?;
+        Ok((open, mount))
     }
 
     /// Opens a file that is open through any file system but `except`, by its inode.
@@ -318,12 +298,12 @@ impl Cache {
         stat: &Stat,
         how: OpenHow,
         except: Option<&Arc<VfsMount>>,
-    ) -> Option<(Result<OpenFile, Errno>, Source)> {
+    ) -> Option<(Result<OpenFile, Errno>, Arc<VfsMount>)> {
         let flags = OpenFlags {
             truncate: false,
             ..how.flags
         };
-        let (source, inode) = {
+        let (mount, inode) = {
             let mounts = self.inner.mounts.lock();
             let mut others = mounts
                 .iter()
@@ -333,14 +313,9 @@ impl Cache {
                     return None;
                 };
                 let inode = fs.inode_in_use(stat)?;
-                let source = Source {
-                    mount: Arc::clone(&used.mount),
-                    is_directory: used.is_directory,
-                };
-                Some((source, inode))
+                Some((Arc::clone(&used.mount), inode))
             })?
         };
-        let mount = &source.mount;
         let open = mount.super_block().and_then(|names| {
             let open = names.fs().open(&mount.ctx, &inode, flags)?;
             if flags.write {
@@ -348,39 +323,12 @@ impl Cache {
             }
             Ok(open)
         });
-        Some((open, source))
-    }
-
-    /// Keeps others from writing to a file that was opened, as long as that is needed.
-    fn hold(&self, source: &Source, open: &OpenFile, name: &Name, ignore_lock: bool) -> Result<()> {
-        let writes = open.flags().write;
-        match source.mount.backing() {
-            Backing::Directory(_) if source.is_directory && writes => {
-                source.mount.lock(ignore_lock)?;
-            }
-            Backing::Directory(fs) => {
-                let held = fs.hold_file(open.inode(), &name.above, writes, ignore_lock);
-                held.map_err(|error| match error {
-                    DirFsError::Open { path, errno } => Error::Path {
-                        operation: Operation::Open,
-                        path,
-                        errno,
-                    },
-                    error => error.into(),
-                })?;
-            }
-            Backing::Memory(_) => {}
-        }
-        Ok(())
+        Some((open, mount))
     }
 
     /// The file system that a name is looked up in, and the path from its top.
-    fn source_of(&self, name: &Name) -> Result<(Source, PathBuf)> {
-        let failed = |errno| Error::Path {
-            operation: Operation::Open,
-            path: name.directory.join(&name.name),
-            errno,
-        };
+    fn source_of(&self, name: &Name) -> Result<(Arc<VfsMount>, PathBuf)> {
+        let failed = |errno| name.error(errno);
         let mut mounts = self.inner.mounts.lock();
         let place = |used: &Mounted| {
             let top = name
@@ -389,18 +337,14 @@ impl Cache {
                 .position(|above| *above == used.ancestry[0]);
             Some((Arc::clone(&used.mount), top?))
         };
-        let mut directories = mounts.iter().filter(|used| used.is_directory);
+        let mut directories = mounts.iter().filter(|used| !used.mount.of_files);
         if let Some((mount, depth)) = directories.find_map(place) {
-            let source = Source {
-                mount,
-                is_directory: true,
-            };
-            return Ok((source, name.path_below(depth).map_err(failed)?));
+            return Ok((mount, name.path_below(depth).map_err(failed)?));
         }
         let depth = name.top();
         let below = name.path_below(depth).map_err(failed)?;
         let top = name.above[depth];
-        let is_it = |used: &&Mounted| !used.is_directory && used.ancestry[0] == top;
+        let is_it = |used: &&Mounted| used.mount.of_files && used.ancestry[0] == top;
         let mount = match mounts.iter().find(is_it) {
             Some(used) => Arc::clone(&used.mount),
             None => {
@@ -409,11 +353,7 @@ impl Cache {
                 self.mount_for_files(&mut mounts, path, name.above[depth..].to_vec())?
             }
         };
-        let source = Source {
-            mount,
-            is_directory: false,
-        };
-        Ok((source, below))
+        Ok((mount, below))
     }
 
     /// A new file system that locks files one by one.
@@ -426,11 +366,10 @@ impl Cache {
         let mut options = DirFsOptions::default();
         options.lock_files = true;
         let fs = DirFs::open(&self.inner.mm, path, options)?;
-        let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned());
+        let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned(), true);
         self.inner.at_exit.lock().push(Arc::downgrade(&mount));
         mounts.push(Mounted {
             ancestry,
-            is_directory: false,
             mount: Arc::clone(&mount),
         });
         Ok(mount)
@@ -443,7 +382,7 @@ impl Cache {
         stat: &Stat,
         flags: OpenFlags,
         failed: impl Fn(Errno) -> Error,
-    ) -> Result<(OpenFile, Source)> {
+    ) -> Result<(OpenFile, Arc<VfsMount>)> {
         let nowhere = Name {
             directory: PathBuf::from("/"),
             name: OsString::new(),
@@ -453,22 +392,21 @@ impl Cache {
             flags,
             ..open_how::NOTHING
         };
-        if let Some((open, source)) = self.open_known(stat, how, None) {
-            let open = open.map_err(&failed);
-            let held = open.and_then(|open| {
-                self.hold(&source, &open, &nowhere, false)?;
+        if let Some((open, mount)) = self.open_known(stat, how, None) {
+            let held = open.map_err(&failed).and_then(|open| {
+                hold(&mount, &open, &nowhere, false)?;
                 Ok(open)
             });
             match held {
                 // It was just let go of.
                 Err(error) if error.errno() == Errno::ESTALE => {}
-                held => return Ok((held?, source)),
+                held => return Ok((held?, mount)),
             }
         }
         let mount = {
             let mut mounts = self.inner.mounts.lock();
             let dev = stat.dev.raw();
-            let of_files = || mounts.iter().filter(|used| !used.is_directory);
+            let of_files = || mounts.iter().filter(|used| used.mount.of_files);
             let same = of_files().find(|used| used.ancestry[0].0 == dev);
             // Any other will do: it knows files of other devices.
             match same.or_else(|| of_files().next()) {
@@ -484,12 +422,8 @@ impl Cache {
             return Err(failed(Errno::EXDEV));
         };
         let open = fs.open_nameless(&mount.ctx, file, flags).map_err(&failed)?;
-        let source = Source {
-            mount,
-            is_directory: false,
-        };
-        self.hold(&source, &open, &nowhere, false)?;
-        Ok((open, source))
+        hold(&mount, &open, &nowhere, false)?;
+        Ok((open, mount))
     }
 }
 
@@ -499,4 +433,18 @@ fn named_as(path: &Path, stat: &Stat) -> Option<Name> {
     let found = fd::fstat(there.as_fd()).ok()?;
     let same = (found.dev.raw(), found.ino) == (stat.dev.raw(), stat.ino);
     same.then(|| Name::of_file(&there).ok()).flatten()
+}
+
+/// Keeps others from writing to a file that was opened, as long as that is needed.
+fn hold(mount: &VfsMount, open: &OpenFile, name: &Name, ignore_lock: bool) -> Result<()> {
+    let writes = open.flags().write;
+    let held = match mount.backing() {
+        Backing::Directory(_) if writes && !mount.of_files => return Ok(mount.lock(ignore_lock)?),
+        Backing::Directory(fs) => fs.hold_file(open.inode(), &name.above, writes, ignore_lock),
+        Backing::Memory(_) => Ok(()),
+    };
+    held.map_err(|error| match error {
+        DirFsError::Open { path, errno } => Error::at(Operation::Open, &path)(errno),
+        error => error.into(),
+    })
 }

@@ -14,7 +14,7 @@ use crate::joined::joined;
 use crate::metadata::Metadata;
 
 /// Entries read ahead of the caller.
-pub(crate) const BATCH: usize = 256;
+const BATCH: usize = 256;
 
 /// The directory of an entry.
 struct Listed {
@@ -159,11 +159,8 @@ impl ReadDir {
             && let Err(errno) = self.fill()
         {
             self.ended = true;
-            return Some(Err(Error::Path {
-                operation: Operation::ReadDir,
-                path: self.listed.directory.path().to_owned(),
-                errno,
-            }));
+            let path = self.listed.directory.path();
+            return Some(Err(Error::at(Operation::ReadDir, path)(errno)));
         }
         self.read.take().map(Ok)
     }
@@ -238,7 +235,7 @@ impl Directory {
         })
     }
 
-    /// What a caller is shown of these attributes.
+    /// These attributes as a caller sees them.
     pub(crate) fn metadata_of(&self, attr: Attr) -> Metadata {
         Metadata::new(attr, self.mount().dev())
     }

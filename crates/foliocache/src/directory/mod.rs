@@ -37,7 +37,6 @@ use crate::mount::{Backing, VfsMount};
 use crate::parent_only::{Forked, ParentOnly};
 use crate::rights::Rights;
 
-pub(crate) use self::entries::BATCH;
 pub use self::entries::{DirEntry, ReadDir};
 pub use self::open_options::OpenOptions;
 
@@ -95,11 +94,7 @@ impl Directory {
     /// The directory at the top of a file system.
     pub(crate) fn root(mount: &Arc<VfsMount>, read_only: bool) -> Result<Self> {
         let root = mount.super_block().map(|names| names.root().clone());
-        let dentry = root.map_err(|errno| Error::Path {
-            operation: Operation::Mount,
-            path: mount.path.clone(),
-            errno,
-        })?;
+        let dentry = root.map_err(Error::at(Operation::Mount, &mount.path))?;
         let mount = Arc::clone(mount);
         let path = mount.path.clone();
         Ok(Self {
@@ -168,11 +163,7 @@ impl Directory {
     }
 
     pub(crate) fn error(&self, operation: Operation, path: &Path, errno: Errno) -> Error {
-        Error::Path {
-            operation,
-            path: self.join(path),
-            errno,
-        }
+        Error::at(operation, &self.join(path))(errno)
     }
 
     /// Operations by path from here, which do not leave this directory.

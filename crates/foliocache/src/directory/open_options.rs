@@ -100,10 +100,7 @@ impl Directory {
     }
 
     pub(crate) fn open_with(&self, path: &Path, options: &OpenOptions<'_>) -> Result<File> {
-        let operation = match options.how.create || options.how.exclusive {
-            true => Operation::Create,
-            false => Operation::Open,
-        };
+        let operation = open_how::operation(&options.how);
         let how = options
             .checked()
             .and_then(|how| match self.rights.read_only {

@@ -4,8 +4,7 @@
 //!
 //! ```text
 //!  Walk ──into_iter──▶ one thread: the caller reads directories as it goes, depth first     (steps)
-//!                   ├▶ several: each does so below a directory that it took, into one queue  (team)
-//!                   └▶ several, ordered: the caller does so, and they read those that come   (ahead)
+//!                   └▶ several: each does so below a directory that it took, into one queue  (team)
 //! ```
 //!
 //! Entries come from the caches of names, or past them with their attributes (uncached).
@@ -13,13 +12,11 @@
 //! Each directory is opened from the one that it was found in, without following a link: what is moved
 //! meanwhile takes no walk out of its start.
 
-mod ahead;
 mod read;
 mod steps;
 mod team;
 #[cfg(test)]
 mod tests;
-mod threads;
 mod uncached;
 
 use foliocache_sync::Arc;
@@ -33,7 +30,7 @@ use std::path::{Path, PathBuf};
 use crate::directory::Directory;
 use crate::error::{Operation, Result};
 use crate::metadata::Metadata;
-use ahead::Ahead;
+use crate::setters::setters;
 use steps::Steps;
 use team::Team;
 
@@ -102,53 +99,37 @@ impl Walk {
         }
     }
 
-    /// How many threads read directories. Default: 1, the caller's own. Several read ahead of the caller, within a bound.
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads.max(1);
-        self
-    }
+    setters! {
+        /// How many threads walk, each below a directory that it took. Default: 1, the caller's own, which also an
+        /// [`ordered`](Self::ordered) walk has.
+        threads(threads: usize) => threads = threads.max(1);
 
-    /// Whether entries come sorted by name, and all of a directory right after it: the same by any
-    /// number of threads. Without, entries come as they are found.
-    ///
-    /// All names of a directory are read before its first entry is returned, and those of the directories above an entry stay in
-    /// memory. Several [`threads`](Self::threads) also read the next directories: at most 32 for each thread, and 32768 entries in
-    /// all. The caller waits for a directory that a thread is reading. It reads the other ones itself: those that no thread has
-    /// reached, the rest of those that had no room, targets of followed links, and directories whose entry does not say
-    /// that they are directories.
-    pub fn ordered(mut self, ordered: bool) -> Self {
-        self.ordered = ordered;
-        self
-    }
+        /// Whether entries come sorted by name, and all of a directory right after it. Without, entries come as they are found.
+        ///
+        /// The caller reads the directories itself, whatever [`threads`](Self::threads) says. All names of a directory are read
+        /// before its first entry is returned, and those of the directories above an entry stay in memory.
+        ordered(ordered: bool) => ordered = ordered;
 
-    /// Whether symbolic links are followed. One that leads to a directory that it is in is `ELOOP`,
-    /// one that leads out of the [`Directory`] is an [`Error::Escape`](crate::Error::Escape).
-    pub fn follow_links(mut self, follow: bool) -> Self {
-        self.follow = follow;
-        self
-    }
+        /// Whether symbolic links are followed. One that leads to a directory that it is in is `ELOOP`,
+        /// one that leads out of the [`Directory`] is an [`Error::Escape`](crate::Error::Escape).
+        follow_links(follow: bool) => follow = follow;
 
-    /// Whether the walk leaves the caches as they are, as a backup or a scan should: it brings in no name and no attributes, so it
-    /// pushes out none. Entries come with their attributes, asked for a directory at a time, 1024 names at once, in the order
-    /// of inode numbers. Without [`ordered`](Self::ordered) they come in that order, too: a program that reads the files as they
-    /// come moves least on the disk.
-    ///
-    /// [`WalkEntry::metadata`] gives these attributes without asking again. They are as [`Directory::metadata`] would have shown them: those of
-    /// files with unwritten data include it. Targets of followed links are looked up, and cached, as usual. A file system in memory
-    /// has all names in memory, and walks it as without this.
-    ///
-    /// Directories are read by descriptors: one for each directory that a thread has open, 64 of them at most besides those that are
-    /// read just then. A directory deeper than that is opened again from the start of the walk; if it was moved meanwhile that is
-    /// `ESTALE`.
-    pub fn uncached(mut self, uncached: bool) -> Self {
-        self.uncached = uncached;
-        self
-    }
+        /// Whether the walk leaves the caches as they are, as a backup or a scan should: it brings in no name and no attributes, so it
+        /// pushes out none. Entries come with their attributes, asked for a directory at a time, 1024 names at once, in the order
+        /// of inode numbers. Without [`ordered`](Self::ordered) they come in that order, too: a program that reads the files as they
+        /// come moves least on the disk.
+        ///
+        /// [`WalkEntry::metadata`] gives these attributes without asking again. They are as [`Directory::metadata`] would have shown them: those of
+        /// files with unwritten data include it. Targets of followed links are looked up, and cached, as usual. A file system in memory
+        /// has all names in memory, and walks it as without this.
+        ///
+        /// Directories are read by descriptors: one for each directory that a thread has open, 64 of them at most besides those that are
+        /// read just then. A directory deeper than that is opened again from the start of the walk; if it was moved meanwhile that is
+        /// `ESTALE`.
+        uncached(uncached: bool) => uncached = uncached;
 
-    /// How far down it goes: 1 is the directory's own entries.
-    pub fn max_depth(mut self, depth: usize) -> Self {
-        self.max_depth = depth;
-        self
+        /// How far down it goes: 1 is the directory's own entries.
+        max_depth(depth: usize) => max_depth = depth;
     }
 }
 
@@ -159,14 +140,12 @@ impl IntoIterator for Walk {
     fn into_iter(self) -> WalkIter {
         let start = Box::new(self.job());
         let walk = &Arc::new(self);
-        let caller = |start, ahead| By::Caller(Box::new(Steps::new(walk, start, ahead)));
+        let caller = |start| By::Caller(Box::new(Steps::new(walk, start)));
         WalkIter(match walk.threads {
-            1 => caller(start, None),
-            threads if walk.ordered => caller(start, Ahead::new(walk, threads)),
-            threads => match Team::new(walk, start, threads) {
-                Ok(team) => By::Team(team),
-                Err(start) => caller(start, None),
-            },
+            threads if threads > 1 && !walk.ordered => {
+                Team::new(walk, start, threads).map_or_else(caller, By::Team)
+            }
+            _ => caller(start),
         })
     }
 }
@@ -174,7 +153,7 @@ impl IntoIterator for Walk {
 /// The entries below a directory. An unreadable directory is an error among them, and the walk goes on with the rest.
 ///
 /// An entry that is there throughout is returned once, unless it or a directory above it is moved meanwhile. A panic in a thread is
-/// `EIO` for the directory that it read or, out of order, for the one that it walked.
+/// `EIO` for the directory that it walked.
 ///
 /// Memory in order: see [`Walk::ordered`]. Out of order each thread has a directory open for each level of its depth, and up to
 /// 256 entries of each, an [uncached](Walk::uncached) walk some 2000. For each thread at most 4 directories and 4 times 128 entries wait for others. None of that grows with the
@@ -226,7 +205,7 @@ pub struct WalkEntry {
     kind: FileKind,
     depth: usize,
     follow: bool,
-    /// What was asked for when the directory was read.
+    /// The attributes, if they were read with the directory.
     attr: Option<Result<Attr, Errno>>,
 }
 

@@ -44,21 +44,9 @@ pub(super) struct Open {
     pub(super) entries: Entries,
 }
 
-#[cfg(test)]
-impl Open {
-    /// How many entries are held.
-    pub(super) fn len(&self) -> usize {
-        match &self.entries {
-            Entries::AsRead(_) => 0,
-            Entries::Sorted(entries) => entries.len(),
-        }
-    }
-}
-
 /// Where the entries of a directory are.
-#[derive(Clone)]
 pub(super) struct WalkDir {
-    /// What the entries are asked for: the directory, or one above it if names are not cached.
+    /// The directory through which entries are asked for: this one, or one above it if names are not cached.
     directory: Arc<Directory>,
     /// Bytes of the path that lead to `directory`.
     prefix: usize,
@@ -124,11 +112,20 @@ impl Reading {
         }
     }
 
-    fn has_ended(&self) -> bool {
-        match self {
-            Reading::Cached(entries) => entries.has_ended(),
-            Reading::Uncached(entries) => entries.has_ended(),
-        }
+    /// All that is left: names in order, then what went wrong.
+    fn sorted(mut self, place: &WalkDir) -> Vec<Result<Named>> {
+        let named = |Found { name, kind, attr }: Found<'_>| Named {
+            name: name.to_owned(),
+            kind,
+            attr,
+        };
+        let next = || self.next(place, |found| found.map(named));
+        let mut entries: Vec<_> = std::iter::from_fn(next).collect();
+        entries.sort_by(|a, b| match (a, b) {
+            (Ok(a), Ok(b)) => a.name.cmp(&b.name),
+            (a, b) => a.is_err().cmp(&b.is_err()),
+        });
+        entries
     }
 }
 
@@ -158,94 +155,6 @@ impl Entries {
     }
 }
 
-/// A directory whose entries are being read, to be put in order.
-pub(super) struct Unsorted {
-    place: WalkDir,
-    reading: Reading,
-    entries: Vec<Result<Named>>,
-}
-
-impl Unsorted {
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Reads entries, `count` at most; says whether there may be more.
-    pub(super) fn read(&mut self, count: usize) -> bool {
-        let Self { place, reading, .. } = self;
-        let named = |Found { name, kind, attr }: Found<'_>| Named {
-            name: name.to_owned(),
-            kind,
-            attr,
-        };
-        let next = || reading.next(place, |found| found.map(named));
-        self.entries.extend(std::iter::from_fn(next).take(count));
-        !self.reading.has_ended()
-    }
-
-    /// Reads what is left.
-    pub(super) fn sort(mut self) -> Open {
-        self.read(usize::MAX);
-        // Names first, then what went wrong.
-        self.entries.sort_by(|a, b| match (a, b) {
-            (Ok(a), Ok(b)) => a.name.cmp(&b.name),
-            (a, b) => a.is_err().cmp(&b.is_err()),
-        });
-        Open {
-            place: self.place,
-            entries: Entries::Sorted(self.entries.into_iter()),
-        }
-    }
-}
-
-/// The directories in another whose entries are in order, from one of them on. It owns the
-/// names, because the caller takes the entries.
-pub(super) struct Below {
-    place: WalkDir,
-    name: OsString,
-    rest: vec::IntoIter<OsString>,
-}
-
-impl Below {
-    /// All of them, unless that is as far down as the walk goes.
-    pub(super) fn all(walk: &Walk, open: &Open) -> Option<Self> {
-        let Entries::Sorted(entries) = &open.entries else {
-            return None;
-        };
-        if open.place.depth >= walk.max_depth {
-            return None;
-        }
-        let entries = entries.as_slice().iter().flatten();
-        let directories = entries.filter(|entry| entry.kind == FileKind::Directory);
-        let names = directories.map(|entry| entry.name.clone());
-        let mut names: Vec<_> = names.collect();
-        // One that was moved away and made again may be there twice.
-        names.dedup();
-        let mut rest = names.into_iter();
-        Some(Self {
-            name: rest.next()?,
-            place: open.place.clone(),
-            rest,
-        })
-    }
-
-    /// From the next one on.
-    pub(super) fn next(mut self) -> Option<Self> {
-        self.name = self.rest.next()?;
-        Some(self)
-    }
-
-    /// From where the walk started.
-    pub(super) fn path(&self) -> PathBuf {
-        self.place.path.join(&self.name)
-    }
-
-    pub(super) fn job(&self) -> Job {
-        let entry = self.place.entry(&self.name, FileKind::Directory);
-        self.place.job(entry)
-    }
-}
-
 impl Walk {
     /// The directory where it starts.
     pub(super) fn job(&self) -> Job {
@@ -267,18 +176,11 @@ impl Walk {
 
     pub(super) fn open(&self, job: Job) -> Result<Open> {
         let (place, reading) = self.read(job)?;
-        let entries = Entries::AsRead(reading);
+        let entries = match self.ordered {
+            false => Entries::AsRead(reading),
+            true => Entries::Sorted(reading.sorted(&place).into_iter()),
+        };
         Ok(Open { place, entries })
-    }
-
-    /// Opens a directory whose entries are to be put in order.
-    pub(super) fn unsorted(&self, job: Job) -> Result<Unsorted> {
-        let (place, reading) = self.read(job)?;
-        Ok(Unsorted {
-            place,
-            reading,
-            entries: Vec::new(),
-        })
     }
 
     fn read(&self, job: Job) -> Result<(WalkDir, Reading)> {
@@ -341,7 +243,7 @@ impl Walk {
     }
 
     /// Does what a thread of the walk does with a directory. If that panics, which is counted, there is an
-    /// error for the directory, or for what is below it.
+    /// error for what is below it.
     pub(super) fn catch<R>(&self, path: &Path, work: impl FnOnce() -> R) -> Result<R> {
         let panics = self.start.panics();
         panics.catch("walk", work).ok_or_else(|| {

@@ -3,9 +3,7 @@
 use foliocache_sync::Arc;
 
 use super::Walk;
-use super::ahead::Ahead;
-use super::read::{Job, Open, Step, Unsorted};
-use crate::error::Result;
+use super::read::{Job, Open, Step};
 
 /// The walk below one directory.
 pub(super) struct Steps {
@@ -13,31 +11,21 @@ pub(super) struct Steps {
     open: Vec<Open>,
     /// To be opened before anything else is read.
     next: Option<Box<Job>>,
-    pub(super) ahead: Option<Ahead>,
 }
 
 impl Steps {
-    pub(super) fn new(walk: &Arc<Walk>, job: Box<Job>, ahead: Option<Ahead>) -> Self {
+    pub(super) fn new(walk: &Arc<Walk>, job: Box<Job>) -> Self {
         Self {
             walk: Arc::clone(walk),
             open: Vec::new(),
             next: Some(job),
-            ahead,
-        }
-    }
-
-    fn open(&self, job: Job) -> Result<Open> {
-        match &self.ahead {
-            Some(ahead) => ahead.open(&self.walk, job),
-            None if self.walk.ordered => self.walk.unsorted(job).map(Unsorted::sort),
-            None => self.walk.open(job),
         }
     }
 
     pub(super) fn next(&mut self) -> Option<Step> {
         loop {
             if let Some(job) = self.next.take() {
-                match self.open(*job) {
+                match self.walk.open(*job) {
                     Ok(open) => self.open.push(open),
                     Err(error) => return Some(Err(error)),
                 }

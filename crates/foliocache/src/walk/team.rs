@@ -12,15 +12,16 @@
 //! *Protects*: [`State`]. *Order*: before everything else; nothing is called under it. *May block*: in
 //! waits for its conditions.
 
-use foliocache_sync::{Arc, Condvar, Mutex};
+use foliocache_sync::{Arc, Condvar, Mutex, thread};
+use foliocache_sys::Errno;
+use foliocache_sys::signal::undisturbed;
 use std::collections::VecDeque;
 use std::vec;
 
 use super::read::Job;
 use super::steps::Steps;
-use super::threads::{Threads, Work};
 use super::{Walk, WalkEntry};
-use crate::error::Result;
+use crate::error::{Operation, Result};
 use crate::parent_only::{Forked, ParentOnly};
 
 /// Entries that are handed over at once.
@@ -51,10 +52,48 @@ struct Shared {
     room: Condvar,
 }
 
+/// The threads, which end when this is dropped.
+struct Threads {
+    shared: Arc<Shared>,
+    handles: Vec<thread::JoinHandle<()>>,
+}
+
+impl Threads {
+    /// As many threads as can be had of those wanted; `None` if that is none.
+    fn start(shared: Shared, wanted: usize) -> Option<ParentOnly<Self>> {
+        let shared = Arc::new(shared);
+        let handles = (0..wanted).map_while(|_| {
+            let shared = Arc::clone(&shared);
+            let builder = thread::Builder::new().name("foliocache-walk".to_owned());
+            undisturbed(|| builder.spawn(move || shared.run())).ok()
+        });
+        let handles: Vec<_> = handles.collect();
+        (!handles.is_empty()).then(|| ParentOnly::new(Self { shared, handles }))
+    }
+}
+
+impl Forked for Threads {
+    fn check_fork(&self) -> Result<(), Errno> {
+        self.shared.walk.start.check_fork()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for handle in self.handles.drain(..) {
+            // A panic was reported when it happened.
+            let _ = handle.join();
+        }
+    }
+}
+
 /// The reader's side.
 pub(super) struct Team {
-    threads: ParentOnly<Threads<Shared>>,
+    threads: ParentOnly<Threads>,
     batch: vec::IntoIter<Result<WalkEntry>>,
+    /// In a forked child the walk ended with an error.
+    ended: bool,
 }
 
 impl Team {
@@ -77,7 +116,7 @@ impl Team {
         let Some(threads) = Threads::start(shared, threads) else {
             return Err(start);
         };
-        let shared = threads.shared();
+        let shared = &threads.shared;
         let starting = Busy(shared);
         shared.state.lock().jobs.push(*start);
         drop(starting);
@@ -85,6 +124,7 @@ impl Team {
         Ok(Self {
             threads,
             batch: Vec::new().into_iter(),
+            ended: false,
         })
     }
 
@@ -93,16 +133,21 @@ impl Team {
             if let Some(entry) = self.batch.next() {
                 return Some(entry);
             }
-            // A forked child has no threads that walk.
-            self.threads.check_fork().ok()?;
-            self.batch = self.threads.shared().next_batch()?.into_iter();
+            if let Err(errno) = self.threads.check_fork() {
+                // A forked child has no threads that walk.
+                let walk = &self.threads.shared.walk;
+                let error = walk.start.error(Operation::ReadDir, &walk.path, errno);
+                let ended = std::mem::replace(&mut self.ended, true);
+                return (!ended).then_some(Err(error));
+            }
+            self.batch = self.threads.shared.next_batch()?.into_iter();
         }
     }
 
     /// Directories and entries that wait.
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
-        let state = self.threads.shared().state.lock();
+        let state = self.threads.shared.state.lock();
         (state.jobs.len(), state.batches.iter().map(Vec::len).sum())
     }
 }
@@ -127,11 +172,8 @@ impl State {
     }
 }
 
-impl Work for Shared {
-    fn walk(&self) -> &Walk {
-        &self.walk
-    }
-
+impl Shared {
+    /// Runs in each thread.
     fn run(&self) {
         while let Some((busy, job)) = self.take() {
             let (path, mut batch) = (job.entry.path.clone(), Batch::new());
@@ -147,14 +189,13 @@ impl Work for Shared {
         }
     }
 
+    /// Makes the threads end soon, waiting ones included.
     fn stop(&self) {
         self.state.lock().stopped = true;
         self.work.notify_all();
         self.room.notify_all();
     }
-}
 
-impl Shared {
     fn take(&self) -> Option<(Busy<'_>, Job)> {
         let mut state = self.state.lock();
         loop {
@@ -171,7 +212,7 @@ impl Shared {
 
     /// Walks a directory; an error if the reader is gone.
     fn walk_below(&self, job: Job, batch: &mut Batch) -> Result<(), ()> {
-        let mut steps = Steps::new(&self.walk, Box::new(job), None);
+        let mut steps = Steps::new(&self.walk, Box::new(job));
         while let Some(step) = steps.next() {
             batch.push(step.map(|(entry, job)| {
                 steps.descend(job.and_then(|job| self.offer(job)));

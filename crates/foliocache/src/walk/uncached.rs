@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use super::{Walk, WalkEntry};
 use crate::error::{Operation, Result};
 
-/// What a directory says of an entry.
+/// An entry of a directory.
 pub(super) struct Found<'a> {
     pub(super) name: &'a OsStr,
     pub(super) kind: FileKind,
@@ -33,11 +33,6 @@ impl Uncached {
             next: 0,
             ended: false,
         }
-    }
-
-    /// Whether nothing is left.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended && self.next >= self.entries.len()
     }
 
     /// The next entry. An error is the last one.

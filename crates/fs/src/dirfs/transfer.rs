@@ -13,7 +13,7 @@
 //! Head and tail are shorter than a block. Folios begin at page boundaries, so there is a head
 //! only where a block is larger than a page, and a tail only at the end of the file (the same
 //! exception aside). A tail is written buffered because a padded block would need an `ftruncate`
-//! afterwards, and a kill in between leaves the padding in the file. What was written buffered
+//! afterwards, and a kill in between leaves the padding in the file. Data that was written buffered
 //! leaves the kernel's cache after the next flush, or before a direct write goes over it.
 //!
 //! A file of a few pages is read with one call through its buffered descriptor, which takes the pages that it
@@ -22,7 +22,7 @@
 //!
 //! A read in the background goes to the engine of the file system if it can be direct, and is done
 //! here and now if not, or if the caller had better do it (see
-//! [`Engine::is_synchronous`](foliocache_sys::uring::Engine::is_synchronous)). What the engine or
+//! [`Engine::is_synchronous`](foliocache_sys::uring::Engine::is_synchronous)). The part that the engine or
 //! direct I/O refuses is read again the blocking way, by the thread that learns of it: once a file
 //! where direct I/O is refused, and always where rings are, since the engine fails on the spot then.
 //!

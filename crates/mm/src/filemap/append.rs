@@ -19,7 +19,7 @@ use foliocache_sys::Errno;
 use crate::iocb::Iocb;
 use crate::prepared::Prepared;
 use crate::records::AddressSpace;
-use crate::types::{PageIndex, offset_in_page};
+use crate::types::{PageIndex, offset_in_page, pages_for};
 
 impl AddressSpace {
     /// Takes `i_rwsem` exclusive, for a write that goes beyond the end.
@@ -39,7 +39,8 @@ impl AddressSpace {
         }
     }
 
-    /// What an append of `len` bytes at `iocb.pos`, the end of the file, takes so that it does not stop on its way.
+    /// The memory for an append of `len` bytes at `iocb.pos`, the end of the file, so that the append does not stop
+    /// on its way.
     ///
     /// Context: `i_rwsem` held exclusive.
     ///
@@ -52,20 +53,20 @@ impl AddressSpace {
     ) -> Result<Option<Prepared<'_>>, Errno> {
         self.bdi().check_dirty_pages(self, iocb.uncached)?;
         let end = iocb.pos + len as u64;
-        let (first, last) = (PageIndex::of(iocb.pos), PageIndex::of(end - 1));
-        let nr_pages = last.0 - first.0 + 1;
+        let pages = PageIndex::of(iocb.pos)..PageIndex(pages_for(end));
+        let nr_pages = pages.end.0 - pages.start.0;
         if nr_pages > self.write_batch() {
             return Err(Errno::EAGAIN);
         }
         // Where the last page is there and all fits beside it, nothing is needed. If it is evicted before it is locked
         // again it has to be read, before the first byte: so the append ends whole in that case, too.
         if offset_in_page(iocb.pos) != 0
-            && let Some(locked) = self.lock_folio_nowait(first)?
+            && let Some(locked) = self.lock_folio_nowait(pages.start)?
             && end <= locked.end().pos()
         {
             return Ok(None);
         }
-        let mut prepared = (self.mm().try_prepare(self, first, last)).ok_or(Errno::EAGAIN)?;
+        let mut prepared = self.try_prepare(pages).ok_or(Errno::EAGAIN)?;
         match prepared.reserve_folios(nr_pages as usize) {
             true => Ok(Some(prepared)),
             false => Err(Errno::EAGAIN),

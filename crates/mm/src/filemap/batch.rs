@@ -7,7 +7,7 @@
 //!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ all copies ▶ all versions
 //!   then those that were no plain hit:
 //!     copy what is there
-//!     start reading what is not, eight with one wake-up of whoever reads
+//!     start reading what is not, eight with one wake-up of the reading thread
 //!   enough is on its way: the first that is not done waits, then the next are looked at
 //!   all have been looked at: the last waits first
 //! ```
@@ -17,8 +17,8 @@
 //! cache misses overlap. Each request goes through the steps of [`crate::lookup`] in their order; between two
 //! of them are steps of others.
 //!
-//! What a plain hit is: bytes of one folio that is in use already, and not many. Everything else is read as
-//! [`AddressSpace::read`] reads it, first without waiting.
+//! A plain hit is few bytes of one folio that is in use already. Everything else is read as [`AddressSpace::read`]
+//! reads it, first without waiting.
 //!
 //! # Locking
 //!
@@ -51,8 +51,8 @@ const PREFETCHED: usize = 256;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Most pages that are on their way for one batch: 4 MiB. And one page in so many of the cache, or what was
-/// read first would be gone before it is copied.
+/// Most pages that are on their way for one batch: 4 MiB, and one page in so many of the cache. With more, the first
+/// pages would be gone before they are copied.
 const MAX_PAGES: u64 = 1024;
 const PART: u64 = 16;
 
@@ -70,24 +70,12 @@ pub struct Request<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has looked at it.
+    /// Not looked at yet.
     New,
     /// It has to wait.
     Waiting,
     /// It is over; an error says that nothing was read.
     Done(Result<(), Errno>),
-}
-
-/// A request whose folio was found in the index: step 1 of the look-up is done.
-struct Indexed<'g> {
-    slot: SlotRef<'g>,
-    folio: &'g Folio,
-}
-
-/// A request whose bytes are known to be at `from`: step 4, but for the copy.
-struct Found<'g> {
-    lookup: Lookup<'g>,
-    from: *const u8,
 }
 
 impl<'a> Request<'a> {
@@ -119,7 +107,7 @@ impl<'a> Request<'a> {
         self.pos
     }
 
-    /// What was read, as [`AddressSpace::read`] returns it; `EAGAIN` before the end of the batch.
+    /// The bytes read, as [`AddressSpace::read`] returns them; `EAGAIN` before the end of the batch.
     ///
     /// # Errors
     /// As [`AddressSpace::read`].
@@ -144,7 +132,7 @@ impl<'a> Request<'a> {
         (self.iocb.pos - self.pos) as usize
     }
 
-    /// What is left to do: where to go on, and the memory for it.
+    /// The rest of the request: where to go on, and the memory for it.
     pub fn rest(&mut self) -> (&mut Iocb, &mut [u8]) {
         let done = self.done();
         (&mut self.iocb, &mut self.buf[done..])
@@ -158,7 +146,7 @@ impl<'a> Request<'a> {
         }));
     }
 
-    /// Reads what is left of it, and waits for that.
+    /// Reads the rest of it, and waits for that.
     fn finish(&mut self) {
         self.iocb.nowait = false;
         let result = self.read();
@@ -190,9 +178,10 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Goes on after step 1 of the look-up, which found a slot and a folio, up to step 4; returns where the bytes are, too.
     #[inline(always)]
-    fn find<'g>(&self, at: Indexed<'g>) -> Option<Found<'g>> {
-        let lookup = Lookup::of_slot(self.pos, at.slot, at.folio)?;
+    fn find<'g>(&self, (slot, folio): (SlotRef<'g>, &'g Folio)) -> Option<(Lookup<'g>, *const u8)> {
+        let lookup = Lookup::of_slot(self.pos, slot, folio)?;
         let (identity, offset) = (lookup.identity, lookup.identity.offset(self.pos));
         if !lookup.seen.is_in_use() || self.buf.len() > identity.bytes() - offset {
             return None;
@@ -202,10 +191,10 @@ impl<'a> Request<'a> {
         for ahead in (0..self.buf.len().min(PREFETCHED)).step_by(LINE) {
             prefetch(from.wrapping_add(ahead));
         }
-        Some(Found { lookup, from })
+        Some((lookup, from))
     }
 
-    /// Copies what is there of it. Waits for nothing.
+    /// Copies its cached bytes. Waits for nothing.
     #[cold]
     fn look(&mut self, missing: bool) {
         // One page that is known to be missing is not looked for again.
@@ -220,7 +209,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Starts reading what is not there of it.
+    /// Starts reading its missing pages.
     fn start(&mut self, plug: &mut Plug) {
         let (mapping, handle) = (self.mapping, self.handle);
         let (iocb, rest) = self.rest();
@@ -288,14 +277,15 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
         }
     }
 
-    /// A request that has to wait, when all that need not are done and all that do are on their way, or as many
-    /// as may be at once. The caller waits for it, and says so by [`Request::end`], before the next call. `None`
-    /// when all are done.
+    /// The next request that has to wait. By then all requests that need not wait are done, and the reads of the
+    /// others are on their way, or as many as may be at once. The caller waits for it, and says so by
+    /// [`Request::end`], before the next call. `None` when all are done.
     ///
     /// Does not block.
     pub fn next_to_finish(&mut self) -> Option<&mut R> {
         while self.looked < self.requests.len() {
-            if self.started <= self.most_started() {
+            let mm = self.requests[self.looked].as_mut().mapping.mm();
+            if self.started <= most_started(mm) {
                 self.look();
                 continue;
             }
@@ -306,8 +296,8 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
             self.started -= std::mem::take(&mut request.started);
             self.done += 1;
         }
-        // Reads end about in the order in which they began: whoever waits for the last is woken once, and not by
-        // each of them.
+        // Reads end about in the order in which they began: a thread that waits for the last is woken once, and not
+        // by each of them.
         while self.done < self.end {
             let last = self.end - 1;
             if !self.requests[last].as_mut().is_done() {
@@ -316,11 +306,6 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
             self.end = last;
         }
         None
-    }
-
-    /// Pages after which the next group has to wait.
-    fn most_started(&mut self) -> u64 {
-        most_started(self.requests[self.looked].as_mut().mapping.mm())
     }
 
     /// Takes the next group as far as it goes without waiting.
@@ -364,7 +349,7 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
                 let mapping: &AddressSpace = request.as_mut().mapping;
                 let folio = mapping.mm().folios.of_entry(entry);
                 prefetch(folio);
-                indexed[at] = Some(Indexed { slot, folio });
+                indexed[at] = Some((slot, folio));
             }
             None => missing |= 1 << at,
         }
@@ -376,9 +361,9 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
         }
     }
     for (at, request) in group.iter_mut().enumerate() {
-        if let Some(hit) = &found[at] {
+        if let Some((_, from)) = &found[at] {
             let to = Iovec::destination(request.as_mut().buf);
-            if to.copy_from_frame(hit.from).is_err() {
+            if to.copy_from_frame(*from).is_err() {
                 found[at] = None;
             }
         }
@@ -386,10 +371,12 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
     let mut hits = Hits { of: None, pages: 0 };
     for (at, request) in group.iter_mut().enumerate() {
         let request = request.as_mut();
-        let Some(hit) = &found[at] else { continue };
+        let Some((lookup, _)) = &found[at] else {
+            continue;
+        };
         let len = request.buf.len();
         // A truncate beside the copy may have zeroed what it cut off.
-        if hit.lookup.validate() && request.mapping.left(request.pos, len) == len {
+        if lookup.validate() && request.mapping.left(request.pos, len) == len {
             request.iocb.pos += len as u64;
             request.state = State::Done(Ok(()));
             let last = offset_in_page(request.pos) + len - 1;

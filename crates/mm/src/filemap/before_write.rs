@@ -1,5 +1,5 @@
-//! What a write asks of the store before it makes anything dirty: whether somebody else changed the file, and whether
-//! there is room.
+//! The questions of a write to the store before it makes anything dirty: did others change the file, and is there
+//! room?
 //!
 //! A file that is all in the store may be changed there by others. A write of a part of a page brings back the rest of
 //! it as it is cached; so the store is asked first where the file may have changed. While something is dirty it is asked
@@ -11,14 +11,14 @@ use foliocache_sys::Errno;
 use crate::dirty::{UNASKED, UnaskedWrite};
 use crate::iocb::Iocb;
 use crate::records::AddressSpace;
-use crate::types::MAX_FILE_SIZE;
+use crate::types::end_of;
 use crate::writeback::ReservedSpace;
 
-/// What keeps room for a write until its bytes are dirty: what it asked for, or that it does not ask.
+/// Keeps room for a write until its bytes are dirty: either the room that it asked for, or its right not to ask.
 type SpaceForWrite<'a> = (Option<ReservedSpace<'a>>, Option<UnaskedWrite<'a>>);
 
 impl AddressSpace {
-    /// Begins a write to a clean page that has nothing to ask; `None` if it has.
+    /// Begins a write to a clean page that need not ask the store; `None` if it has to.
     #[inline]
     pub(super) fn begin_without_asking(&self) -> Option<UnaskedWrite<'_>> {
         let asks = self.ops.is_shared() && !self.has_pages_to_write();
@@ -31,13 +31,11 @@ impl AddressSpace {
     /// Whether such a write can be.
     pub(super) fn check_write(&self, pos: u64, len: usize) -> Result<(), Errno> {
         self.mm().check_fork()?;
-        match pos.checked_add(len as u64) {
-            Some(end) if end <= MAX_FILE_SIZE => self.bdi().check_failed_cap(),
-            _ => Err(Errno::EFBIG),
-        }
+        end_of(pos, len as u64).ok_or(Errno::EFBIG)?;
+        self.bdi().check_failed_cap()
     }
 
-    /// Looks whether somebody else changed the file, before the first write to one that is all in the store.
+    /// Asks the store whether others changed the file, before the first write to a file that is all in the store.
     ///
     /// Context: nothing held; may block unless `nowait`, and then for reads under way if somebody changed the file.
     ///
@@ -57,8 +55,8 @@ impl AddressSpace {
         }
     }
 
-    /// Room in the store for a write, where it is scarce or the write is large. What is wrong with the write itself is
-    /// found later.
+    /// Room in the store for a write, where it is scarce or the write is large. Errors of the write itself are found
+    /// later.
     pub(super) fn space_for_write(
         self: &Arc<Self>,
         iocb: &Iocb,
@@ -70,14 +68,10 @@ impl AddressSpace {
             return Ok((None, Some(unasked)));
         }
         let pos = if iocb.append { self.size() } else { iocb.pos };
-        match pos.checked_add(len as u64) {
-            Some(end) if end <= MAX_FILE_SIZE && self.mm().check_fork().is_ok() => {
-                match iocb.nowait {
-                    true => Err(Errno::EAGAIN),
-                    false => Ok((self.reserve_space(&(pos..end))?, None)),
-                }
-            }
-            _ => Ok((None, None)),
+        match end_of(pos, len as u64).filter(|_| self.mm().check_fork().is_ok()) {
+            Some(_) if iocb.nowait => Err(Errno::EAGAIN),
+            Some(end) => Ok((self.reserve_space(&(pos..end))?, None)),
+            None => Ok((None, None)),
         }
     }
 

@@ -9,9 +9,10 @@
 //!
 //! The edges, parts of pages, go through the cache, uncached. Whole pages do not:
 //!
-//! - **A read** takes what is cached from there, since it is at least as new, and the rest from the store. It brings nothing in.
-//! - **A write** takes what is cached of its pages from the cache, empties the windows, and then writes to the store. All the
-//!   while nobody else writes, fills or writes back the file.
+//! - **A read** takes cached bytes from the cache, since they are at least as new, and the rest from the store. It brings
+//!   nothing in.
+//! - **A write** removes its pages from the cache, empties the windows, and then writes to the store.
+//!   Meanwhile no other thread writes, fills or writes back the file.
 //!
 //! A fault of a mapping that comes before sees the old bytes, and its page leaves again; one that comes while the write is under
 //! way waits for its end. A read beside the write may see part of it, as always.
@@ -24,7 +25,7 @@
 //! # Invariants
 //!
 //! 1. Direct writes that no flush has covered keep the file on the list of dirty files, as unstable folios would: a sync of the
-//!    file system flushes them. A flush that fails loses them, and says so: nobody has them any more.
+//!    file system flushes them. A flush that fails loses them, and reports that: no copy exists.
 //!
 //! # Locking
 //!
@@ -33,8 +34,8 @@
 //!
 //! # Memory ordering
 //!
-//! The counts of [`DirectWrites`](crate::dirty::DirectWrites) are Relaxed: they change under `wb_lock` and `flush_lock`; who looks without them sees what it
-//! did itself, and what those did who put the file on the list.
+//! The counts of [`DirectWrites`](crate::dirty::DirectWrites) are Relaxed: they change under `wb_lock` and `flush_lock`; a thread that looks without
+//! them sees its own changes, and those of the threads that put the file on the list.
 
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::{Arc, rcu};
@@ -50,7 +51,7 @@ use crate::iov::IovIter;
 use crate::ops::IoSegment;
 use crate::readahead::ReadaheadState;
 use crate::records::AddressSpace;
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
 /// Most bytes in one I/O, and in a buffer.
 const PIECE: usize = 4 << 20;
@@ -119,10 +120,8 @@ impl AddressSpace {
         let page = PageIndex::of(pos);
         let end = self.folio_at(page).map_or(page.add(1), |folio| folio.end());
         let len = end.pos().saturating_sub(pos).clamp(1, left as u64);
-        let mut edge = Iocb {
-            uncached: true,
-            ..Iocb::at(pos)
-        };
+        let mut edge = Iocb::at(pos);
+        edge.uncached = true;
         self.read(handle, &mut edge, &mut iter.limited(len as usize))
     }
 
@@ -153,7 +152,7 @@ impl AddressSpace {
                 .min(len)
         };
         bump(&self.counters.read_in, read as u64);
-        // What the store does not have is zero, up to the end of the file.
+        // Bytes that the store does not have are zero, up to the end of the file.
         let valid = self.left(pos, len);
         if read < valid {
             segment.zero(read, valid - read);
@@ -177,10 +176,7 @@ impl AddressSpace {
         if iocb.nowait {
             return Err(Errno::EAGAIN);
         }
-        let end = iocb.pos.checked_add(iter.remaining() as u64);
-        if end.is_none_or(|end| end > MAX_FILE_SIZE) {
-            return Err(Errno::EFBIG);
-        }
+        end_of(iocb.pos, iter.remaining() as u64).ok_or(Errno::EFBIG)?;
         let mut buffer = PageVec::default();
         while iter.remaining() > 0 {
             let (pos, left) = (iocb.pos, iter.remaining());
@@ -208,10 +204,8 @@ impl AddressSpace {
         len: usize,
         iter: &IovIter<'_>,
     ) -> Result<usize, Errno> {
-        let mut edge = Iocb {
-            uncached: true,
-            ..Iocb::at(pos)
-        };
+        let mut edge = Iocb::at(pos);
+        edge.uncached = true;
         self.write(&mut edge, &mut iter.limited(len))
     }
 
@@ -267,13 +261,13 @@ impl AddressSpace {
         // Of a page that was evicted the windows have the frame until it is punched.
         self.unmap_pages(pages);
         self.ask_store(|ops| ops.look_before_writeback());
-        // Before the write: what it may have done is not durable, however it ends.
+        // Before the write: its data is not durable, however it ends.
         self.direct.written.fetch_add(1, Ordering::Relaxed);
         let (mut done, mut result) = (0, Ok(()));
         while done < segment.len() && result.is_ok() {
             let rest = segment.sub(done, segment.len() - done);
             match self.ask_store(|ops| ops.writepages(pos + done as u64, &[rest])) {
-                // No whole page and no error: nobody says why.
+                // No whole page, and no error that says why.
                 Ok(written) if written < PAGE_SIZE => result = Err(Errno::EIO),
                 Ok(written) => done += written.min(rest.len()) / PAGE_SIZE * PAGE_SIZE,
                 Err(error) => result = Err(error),
@@ -301,10 +295,9 @@ impl AddressSpace {
         let lock = |page| self.lock_folio(page);
         let mut all = true;
         self.for_each_folio(first, last, lock, |locked| {
-            let inside = locked.index() >= first && locked.end().0 <= pages.end;
             let busy = flag::DIRTY | flag::UNSTABLE | flag::HELD;
             let free = !locked.state.load().has_any(busy) && locked.may(Operation::Remove);
-            if inside && free {
+            if locked.lies_in(pages) && free {
                 self.remove_folio(locked);
             } else {
                 all = false;

@@ -150,7 +150,7 @@ impl<'a> ViewRequest<'a> {
         }
     }
 
-    /// What [`AddressSpace::view_exact`] returned; `EAGAIN` before the end of the batch.
+    /// The result of [`AddressSpace::view_exact`]; `EAGAIN` before the end of the batch.
     ///
     /// # Errors
     /// As [`AddressSpace::view_exact`].

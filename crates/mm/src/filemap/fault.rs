@@ -1,4 +1,4 @@
-//! Faults of mapped files: finding or reading the folio, and mapping what of it fits.
+//! Faults of mapped files: finding or reading the folio, and mapping its pages.
 //!
 //! # Model
 //!
@@ -12,9 +12,9 @@
 //!   unlock
 //! ```
 //!
-//! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). How much, the
-//! stream of faults says that it continues: a store at a random place maps and dirties one page. A huge frame is mapped
-//! as a whole, what it has beyond the end of the file too, and a store makes all of it dirty.
+//! One fault maps up to all of a large folio ("mm: populate multiple PTEs if file page is large folio"). The stream of
+//! faults that it continues says how much: a store at a random place maps and dirties one page. A huge frame is mapped
+//! as a whole, also beyond the end of the file, and a store makes all of it dirty.
 //!
 //! A store waits before its page is writable, not after: the writeback that it waits for could be that page's, and
 //! would make it read-only again, without end where the limits are small.
@@ -35,6 +35,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
+use std::cell::Cell;
 
 use crate::counters::bump;
 use crate::fill::{FolioUse, ReadFault, Reader};
@@ -66,18 +67,16 @@ impl AddressSpace {
                 return Err(Errno::EFAULT);
             }
             self.bdi().check_failed_cap()?;
-            // Relaxed: a sum that somebody pays.
+            // Relaxed: a sum that one of the faults pays.
             let owed = window.owed.swap(0, Ordering::Relaxed);
-            // Of an error that came since the next write is told.
+            // The next write gets an error that came since.
             let _ = self.bdi().balance_dirty_pages(self, owed, false);
         }
-        let space = match write {
-            true => Some(self.space_for_write(&Iocb::at(page.pos()), PAGE_SIZE)?),
-            false => None,
-        };
+        let space = || self.space_for_write(&Iocb::at(page.pos()), PAGE_SIZE);
+        let space = write.then(space).transpose()?;
         bump(&self.counters.faults, 1);
         loop {
-            mm.wait_for_metadata(|| window.charge_table(mm, page.0))?;
+            mm.wait_for_metadata(|| window.charge_tables(mm, &(page.0..page.0 + 1)))?;
             if let Some(end) = self.fault_once(window, page, write)? {
                 drop(space);
                 return Ok(end);
@@ -92,7 +91,8 @@ impl AddressSpace {
         page: PageIndex,
         write: bool,
     ) -> Result<Option<u64>, Errno> {
-        let fault = ReadFault::new(window);
+        let placed = Cell::new(false);
+        let fault = ReadFault { window, placed };
         let reader = match write {
             true => Reader::Ordinary,
             false => Reader::Fault(&fault),
@@ -104,15 +104,12 @@ impl AddressSpace {
         }
         let seen = locked.state.load();
         let bytes = page.pos()..page.add(1).pos();
-        let mut kind = match behind {
-            Some(_) => FolioUse::Fetched,
-            None => FolioUse::of(&window.readahead, seen, &locked.range(), &bytes, 0),
-        };
-        let first_use = kind.mark(&locked, seen);
+        let fetched = (behind.is_some(), 0);
+        let (kind, first_use) = FolioUse::mark(&window.readahead, &locked, &bytes, fetched);
         self.count_use(kind, page.pos(), PAGE_SIZE);
         self.keep_used(&locked, seen);
-        if write && let Some(stored) = window.stored.get() {
-            stored();
+        if write {
+            window.note_stores();
         }
         // Before the page can be touched: the fault after it may be another thread's, and would look like another stream's.
         let ahead = first_use.then(|| self.note_first_use(&window.readahead, page, locked.order()));
@@ -127,13 +124,11 @@ impl AddressSpace {
         if let Some(ahead) = ahead {
             self.read_on_ahead(&window.readahead, page, ahead, false);
         }
-        if let Some(behind) = behind {
-            self.read_ahead(behind.window, false);
-        }
+        self.read_ahead(behind.and_then(|behind| behind.window), false);
         let Some((end, dirtied)) = mapped else {
             return Ok(None);
         };
-        // What is held for stores stays dirty, however long is waited.
+        // Pages that are held for stores stay dirty, however long the fault waits.
         let stays = seen.has(flag::HELD) && self.held_for_stores(page.0..page.0 + 1).is_some();
         if dirtied > 0 && !stays {
             // Relaxed: as above.
@@ -142,8 +137,9 @@ impl AddressSpace {
         Ok(Some(end))
     }
 
-    /// Maps what of a locked folio, and of those after it, fits from `page` on; returns the page after the last, and
-    /// the pages that have to be written now and had not. `None` if the page table is not charged any more.
+    /// Maps pages of a locked folio, and of those after it, from `page` on as far as they fit; returns the page after
+    /// the last, and the pages that have to be written now and had not. `None` if the page table is not charged any
+    /// more.
     fn map_folio(
         self: &Arc<Self>,
         window: &Arc<Window>,
@@ -169,7 +165,7 @@ impl AddressSpace {
             && end_here < end
             && let Some(next) = self.try_lock_folio(PageIndex(end_here))
         {
-            // The first touch of what was read ahead has to be seen.
+            // The first touch of a folio that was read ahead has to be seen.
             let uptodate = self.uptodate_from(&next, next.index());
             let seen = next.state.load();
             if seen.has(flag::READAHEAD) || uptodate == 0 {
@@ -191,7 +187,7 @@ impl AddressSpace {
         let linear = self.linear.get().expect("it is mapped");
         let windows = linear.windows.read();
         if !windows.iter().any(|listed| Arc::ptr_eq(listed, window)) {
-            // It was taken away, and nobody else will give this back.
+            // The window is gone, and no other thread will give the charge back.
             window.uncharge_tables(mm);
             return Err(Errno::EFAULT);
         }

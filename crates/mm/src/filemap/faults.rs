@@ -37,7 +37,7 @@ struct Resolver(Weak<Mm>);
 
 impl ResolveFault for Resolver {
     fn resolve(&self, address: usize, write: bool) -> bool {
-        // Locks are looked for before. A panic ends the process here.
+        // The caller has checked that it holds no lock. A panic ends the process here.
         assert!(
             !rcu::in_read_section(),
             "a mapping was touched inside a call of the cache, by a signal handler or a callback"
@@ -97,7 +97,7 @@ impl Windows {
 
     fn start(&self, mm: &Arc<Mm>) -> Result<(), MapError> {
         if cfg!(shuttle) {
-            // Whoever touches a page resolves the fault.
+            // The thread that touches a page resolves the fault.
             return Ok(());
         }
         if self.mode == FaultMode::Inline {
@@ -114,9 +114,9 @@ impl Windows {
 
     /// Resolves a fault in a thread of the cache's.
     ///
-    /// One touch may be told of twice. The second time may be late, when nobody waits any more, the addresses are another
-    /// window's, or the store fails that did not. So of a page that cannot be had the touch is tried again: whoever waits
-    /// comes back, and is refused the second time.
+    /// The kernel may report one touch twice. The second report may be late: nobody waits any more, the addresses are
+    /// another window's, or the store fails now and did not before. So the first refusal of a page only wakes the
+    /// toucher. If it touches the page again it is refused.
     pub(crate) fn resolve_for(&self, address: usize, write: bool) {
         let found = self.find(address);
         let page = match &found {
@@ -129,16 +129,16 @@ impl Windows {
             None => Err(Errno::EFAULT),
         };
         let Err(error) = resolved else {
-            // Whoever mapped the page woke the one that touched it. Another wake might meet its next touch: of that
-            // a store would be resolved twice, the second time perhaps after its sync.
+            // The thread that mapped the page has woken the one that touched it. Another wake might meet the next
+            // touch of that thread: its store would be resolved twice, the second time perhaps after its sync.
             return;
         };
         if let Some((window, at)) = found
             && let Some(mapping) = window.mapping.upgrade()
             && let Some(linear) = mapping.linear.get()
         {
-            // Nobody maps the page meanwhile: writes are allowed to nothing but a marker of write protection,
-            // which would stand in the way.
+            // The page is not mapped meanwhile: `allow_writes` changes nothing but a marker of write protection,
+            // which would prevent the poison.
             let windows = linear.windows.write();
             // If the file grows later, that ends the poison; if it has, the touch is tried again.
             let grew = error == Errno::EFAULT && mapping.has_page(at);

@@ -3,13 +3,12 @@
 //!
 //! # Model
 //!
-//! It is offered, not promised: where a page is missing, is locked by somebody, or does not adjoin the
-//! one before it in memory, nothing is read in place and the caller reads as usual.
+//! It is offered, not promised: where a page is missing, is locked, or does not adjoin the one before it in memory,
+//! nothing is read in place and the caller reads as usual.
 //!
 //! # Invariants
 //!
-//! 1. While bytes are read in place the folios that hold them are locked: nobody stores into them, moves or
-//!    evicts them.
+//! 1. While bytes are read in place the folios that hold them are locked: they are not stored into, moved or evicted.
 //!
 //! # Locking
 //!
@@ -19,8 +18,8 @@
 //! # Safety
 //!
 //! With [`super::view`] this is where references into the direct map are made. The premise here is invariant 1
-//! with what the folio lock means: every store into a frame that a file has is made by who holds
-//! the lock of its folio, or through a window or a pin for a device's writes, which rule a reference out. Reads beside it, by readers without a lock and by write-out, do no harm.
+//! with what the folio lock means: every store into a frame of a file is made under the lock of its folio, or through a window or a pin for a
+//! device's writes, which rule a reference out. Reads beside it, by readers without a lock and by write-out, do no harm.
 #![allow(unsafe_code)]
 
 use foliocache_sync::Arc;
@@ -92,8 +91,8 @@ impl AddressSpace {
         Some(result)
     }
 
-    /// Counts what a read of the same bytes would have; returns the folios that readahead brought in
-    /// and that were not used before, each by the first page read of it, and its order.
+    /// Counts a read of the same bytes; returns the folios that readahead brought in and that were not used before,
+    /// each by the first page read of it, and its order.
     fn note_read_in_place(
         &self,
         handle: &ReadaheadState,
@@ -107,10 +106,9 @@ impl AddressSpace {
             let seen = locked.state.load();
             let next = locked.end().pos().min(end);
             let bytes = at..next;
-            let mut kind = FolioUse::of(handle, seen, &locked.range(), &bytes, iocb.fetched);
+            let (kind, first) = FolioUse::mark(handle, locked, &bytes, (false, iocb.fetched));
             self.keep_used(locked, seen);
-            if kind == FolioUse::Again && locked.mark_accessed(seen) {
-                kind = FolioUse::First;
+            if first {
                 first_uses.push((PageIndex::of(at), locked.order()));
             }
             self.count_use(kind, at, (next - at) as usize);

@@ -1,7 +1,6 @@
 //! The operations on a file's cached pages: read, write, truncate, fault, batches, views.
 
 mod append;
-mod appended;
 mod batch;
 mod before_write;
 mod direct;

@@ -1,4 +1,4 @@
-//! What an async caller does about a page that its read would have to wait for.
+//! Bringing in a page for an async caller, whose read would have to wait for it.
 //!
 //! # Model
 //!
@@ -10,6 +10,7 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use std::ops::Range;
 use std::task::Waker;
 
 use crate::counters::bump;
@@ -19,12 +20,12 @@ use crate::iocb::Iocb;
 use crate::ops::ReadMode;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
-use crate::types::PageIndex;
+use crate::types::{PageIndex, pages_for};
 
 /// Tries at a page that changes all the time before another thread takes over.
 const MAX_TRIES: usize = 8;
 
-/// What is to be done about a page that is missing.
+/// The next step for a page that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// Read it again now.
@@ -53,10 +54,10 @@ impl AddressSpace {
         waker: &Waker,
     ) -> Result<Fetch, Errno> {
         self.mm().check_fork()?;
-        // What is read directly is not brought in.
-        let Some((page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct) else {
+        let Some(asked) = self.pages_to_fetch(iocb, len) else {
             return Ok(Fetch::Retry);
         };
+        let page = asked.start;
         for _ in 0..MAX_TRIES {
             let mm: &Mm = self.mm();
             let Some(folio) = self.folio_at(page) else {
@@ -65,7 +66,7 @@ impl AddressSpace {
                     return Ok(Fetch::Retry);
                 }
                 let plug = &mut Plug::default();
-                match self.start_miss(handle, (page, last), iocb.uncached, plug) {
+                match self.start_miss(handle, &asked, iocb.uncached, plug) {
                     Some((_, fetched)) => iocb.fetched = iocb.fetched.max(fetched.pos()),
                     None => return Ok(Fetch::Blocked),
                 }
@@ -89,27 +90,28 @@ impl AddressSpace {
         Ok(Fetch::Blocked)
     }
 
-    /// Starts reading what a miss needs, where that needs no waiting; returns the page after it, and the page after what of
-    /// it the request asked for.
+    /// Starts reading the window of a miss, where that needs no waiting; returns the page after it, and the page after the
+    /// part that the request asked for.
     fn start_miss(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        (page, last): (PageIndex, PageIndex),
+        asked: &Range<PageIndex>,
         uncached: bool,
         plug: &mut Plug,
     ) -> Option<(PageIndex, PageIndex)> {
-        // Memory that is not free now is the business of a thread that may wait, and so is the pattern.
+        // If no memory is free now, a thread that may wait goes on, and it notes the pattern of the reads.
         if self.ops.read_mode() != ReadMode::Background || self.mm().frames.has_waiters() {
             return None;
         }
+        let page = asked.start;
         let limits = self.readahead_limits(page);
-        let (now, behind) = handle.on_miss(page, last, &limits);
+        let (now, behind) = handle.on_miss(asked, &limits);
         match uncached {
             true => handle.note_uncached(),
             false => self.drop_behind(handle, page, &limits),
         }
         let end = now.start.add(now.pages);
-        let fetched = self.missing_from(page, last, end);
+        let fetched = self.missing_from(asked, end);
         if self.start_fill(now, page..fetched, uncached, plug) == 0 {
             return None;
         }
@@ -128,29 +130,28 @@ impl AddressSpace {
         len: u64,
         plug: &mut Plug,
     ) -> u64 {
-        let Some((mut page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct)
-        else {
+        let Some(mut asked) = self.pages_to_fetch(iocb, len) else {
             return 0;
         };
-        while self.folio_at(page).is_some() {
-            page = self.after_folio(page);
-            if page > last {
+        while self.folio_at(asked.start).is_some() {
+            asked.start = self.after_folio(asked.start);
+            if asked.is_empty() {
                 return 0;
             }
         }
-        let started = self.start_miss(handle, (page, last), iocb.uncached, plug);
+        let started = self.start_miss(handle, &asked, iocb.uncached, plug);
         let Some((end, fetched)) = started else {
             return 0;
         };
         iocb.fetched = iocb.fetched.max(fetched.pos());
-        end.0 - page.0
+        end.0 - asked.start.0
     }
 
-    /// The first and the last page of a read; `None` if it needs none brought in.
-    fn pages_to_fetch(&self, pos: u64, len: u64) -> Option<(PageIndex, PageIndex)> {
-        let left = self.size().saturating_sub(pos).min(len);
-        let some = left > 0 && !self.bdi().is_memory();
-        some.then(|| (PageIndex::of(pos), PageIndex::of(pos + left - 1)))
+    /// The pages of a read; `None` if it needs none brought in, as a direct one does.
+    fn pages_to_fetch(&self, iocb: &Iocb, len: u64) -> Option<Range<PageIndex>> {
+        let end = self.size().min(iocb.pos.saturating_add(len));
+        let some = iocb.pos < end && !self.bdi().is_memory() && !iocb.direct;
+        some.then(|| PageIndex::of(iocb.pos)..PageIndex(pages_for(end)))
     }
 
     /// Brings in the page of byte `iocb.pos` as a read of `len` bytes there would, readahead included,
@@ -167,12 +168,10 @@ impl AddressSpace {
         len: u64,
     ) -> Result<(), Errno> {
         self.mm().check_fork()?;
-        if let Some((page, last)) = self.pages_to_fetch(iocb.pos, len).filter(|_| !iocb.direct) {
-            let (locked, behind) = self.read_folio(handle, page, last, Reader::of(iocb))?;
+        if let Some(asked) = self.pages_to_fetch(iocb, len) {
+            let (locked, behind) = self.read_folio(handle, asked, Reader::of(iocb))?;
             drop(locked);
-            if let Some(behind) = behind {
-                self.follow_miss(iocb, behind);
-            }
+            self.follow_miss(iocb, behind);
         }
         Ok(())
     }

@@ -24,10 +24,10 @@ use crate::iov::{IovIter, Iovec, Stopped};
 use crate::lookup::Lookup;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
-use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::uncached::UncachedRead;
 
-/// What a hole of a memory file is read from.
+/// The bytes of a hole of a memory file.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Bytes of the buffer for a destination that is a mapping.
@@ -39,7 +39,7 @@ enum CopyOutcome {
     Copied(usize),
     /// The caller's memory faulted at once.
     Fault,
-    /// Nothing was copied yet: it was the first use of what readahead brought in, and more is on its way now.
+    /// Nothing was copied yet: it was the first use of a folio that readahead brought in, and more is on its way now.
     FirstUse,
 }
 
@@ -72,7 +72,7 @@ impl AddressSpace {
 
     /// Fills `buf` from byte `pos` on with bytes of one folio that is known to be in use, as most reads do.
     /// False if they are not that, or if anything went wrong: then nothing counts, and
-    /// [`AddressSpace::read_on`] is what is left to do. Neither blocks nor writes what others share.
+    /// [`AddressSpace::read_on`] does the rest. Neither blocks nor writes memory that others share.
     #[inline]
     pub fn read_in_use(&self, pos: u64, buf: &mut [u8]) -> bool {
         self.read_iovec_in_use(pos, Iovec::destination(buf))
@@ -258,33 +258,33 @@ impl AddressSpace {
             }
             self.keep_used(folio, seen);
         }
-        let piece = self.count_copy(pos, result).ok()?;
-        self.count_copied(kind, pos, &piece);
-        Some(piece)
+        self.count_copy(Some(kind), pos, result).ok()
     }
 
+    /// The part of a copy that counts: bytes that are still within the file, since a truncate beside the copy may
+    /// have zeroed the rest. `EIO` if the folio's own memory stopped it.
     #[inline]
-    fn count_copied(&self, kind: FolioUse, pos: u64, piece: &CopyOutcome) {
-        if let CopyOutcome::Copied(n) = piece {
-            self.count_use(kind, pos, *n);
-        }
-    }
-
-    /// What of a copy counts: what is still within the file, since a truncate beside the copy may have
-    /// zeroed the rest. `EIO` if the folio's own memory stopped it.
-    #[inline]
-    fn count_copy(&self, pos: u64, result: Result<usize, Stopped>) -> Result<CopyOutcome, Errno> {
+    fn count_copy(
+        &self,
+        kind: Option<FolioUse>,
+        pos: u64,
+        result: Result<usize, Stopped>,
+    ) -> Result<CopyOutcome, Errno> {
         let copied = match result {
             Ok(copied) => copied,
             Err(stopped) if !stopped.callers_side => return Err(Errno::EIO),
             Err(stopped) if stopped.copied == 0 => return Ok(CopyOutcome::Fault),
             Err(stopped) => stopped.copied,
         };
-        Ok(CopyOutcome::Copied(self.left(pos, copied)))
+        let copied = self.left(pos, copied);
+        if let Some(kind) = kind {
+            self.count_use(kind, pos, copied);
+        }
+        Ok(CopyOutcome::Copied(copied))
     }
 
-    /// Brings the page in, with readahead, and copies from it under its lock. What does not wait copies
-    /// only what is there.
+    /// Brings the page in, with readahead, and copies from it under its lock. A `nowait` read copies cached bytes
+    /// only.
     #[cold]
     fn read_miss(
         self: &Arc<Self>,
@@ -300,10 +300,11 @@ impl AddressSpace {
         if iocb.nowait {
             return self.read_locked_nowait(iocb, to);
         }
-        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + to.len() as u64 - 1));
+        let page = PageIndex::of(pos);
+        let asked = page..PageIndex(pages_for(pos + to.len() as u64));
         let mut retries = 0;
         let (locked, behind, result) = loop {
-            let (locked, behind) = self.read_folio(handle, page, last, Reader::of(iocb))?;
+            let (locked, behind) = self.read_folio(handle, asked.clone(), Reader::of(iocb))?;
             let result = self.copy_locked(&locked, pos, to);
             if !memory_failed(&result) || retries == BAD_MEMORY_RETRIES {
                 break (locked, behind, result);
@@ -331,12 +332,8 @@ impl AddressSpace {
         if first_use {
             self.used_readahead(handle, page, order, iocb.uncached);
         }
-        if let Some(behind) = behind {
-            self.follow_miss(iocb, behind);
-        }
-        let piece = self.count_copy(pos, result)?;
-        self.count_copied(kind, pos, &piece);
-        Ok(piece)
+        self.follow_miss(iocb, behind);
+        self.count_copy(Some(kind), pos, result)
     }
 
     /// Copies from a folio that is there and of which the grain of `pos` is uptodate, if its lock is
@@ -358,18 +355,14 @@ impl AddressSpace {
             self.keep_used(&locked, locked.state.load());
         }
         drop(locked);
-        let piece = self.count_copy(pos, result)?;
-        let fetched = pos < iocb.fetched;
-        let kind = if fetched {
-            FolioUse::Fetched
-        } else {
-            FolioUse::Again
+        let kind = match pos < iocb.fetched {
+            true => FolioUse::Fetched,
+            false => FolioUse::Again,
         };
-        self.count_copied(kind, pos, &piece);
-        Ok(piece)
+        self.count_copy(Some(kind), pos, result)
     }
 
-    /// Copies what of a locked folio is uptodate from byte `pos` of the file on.
+    /// Copies the uptodate bytes of a locked folio from byte `pos` of the file on.
     fn copy_locked(
         &self,
         locked: &LockedFolio<'_>,
@@ -398,6 +391,6 @@ impl AddressSpace {
                     .copy_from_frame(ZEROS[offset..].as_ptr())
             }
         };
-        self.count_copy(pos, result)
+        self.count_copy(None, pos, result)
     }
 }

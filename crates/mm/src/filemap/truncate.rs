@@ -21,7 +21,7 @@
 //! # Locking
 //!
 //! `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive, then folio locks one by one. Before them, with none held,
-//! pins of what goes are waited for (see [`crate::pin`]).
+//! it waits for pins of the pages that go (see [`crate::pin`]).
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
@@ -32,7 +32,7 @@ use crate::folio::{LockedFolio, Operation, grains};
 use crate::owner;
 use crate::pin::PinBar;
 use crate::records::AddressSpace;
-use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
+use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
 /// Times that a change waits for memory to replace viewed folios.
 const REPLACE_TRIES: usize = 16;
@@ -44,10 +44,10 @@ const EDGE_TRIES: usize = 4;
 type Refusable<R> = Result<Result<R, Errno>, Range<PageIndex>>;
 
 impl AddressSpace {
-    /// Sets the size of the file, in bytes; what is new reads as zeros.
+    /// Sets the size of the file, in bytes; new bytes read as zeros.
     ///
-    /// Blocks for writeback of the file that is under way, and a bounded time for pins of what is cut off. Frees memory
-    /// when it shrinks.
+    /// Blocks for writeback of the file that is under way, and a bounded time for pins of pages that are cut off. Frees
+    /// memory when it shrinks.
     ///
     /// # Errors
     /// `EFBIG`; `EBUSY` where pins are in the way; the backing store's error; with size and data as they were. `ECHILD`
@@ -89,7 +89,7 @@ impl AddressSpace {
             if size >= old || bar.is_some() {
                 break (exclusive, old);
             }
-            // What is cut off may be pinned, and its holder may want the lock.
+            // Pages that are cut off may be pinned, and the owner of the pin may need the lock.
             drop(exclusive);
             match self.bar_pins(PageIndex::of(size).0..u64::MAX) {
                 Ok(barred) => *bar = Some(barred),
@@ -98,10 +98,8 @@ impl AddressSpace {
         };
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
-        let _refused = match size < old {
-            true => Some(self.refuse_views(size, u64::MAX)?),
-            false => None,
-        };
+        let refuse = || self.refuse_views(size, u64::MAX);
+        let _refused = (size < old).then(refuse).transpose()?;
         // Readers stop at the new end before the store loses the bytes behind it.
         if size < old {
             self.set_size(size);
@@ -132,17 +130,14 @@ impl AddressSpace {
         for _ in 0..REPLACE_TRIES {
             match change() {
                 Ok(result) => return result,
-                // There is room then. It is not kept: nobody waits for locks while holding memory.
-                Err(pages) => {
-                    let last = PageIndex(pages.end.0 - 1);
-                    drop(self.mm().prepare_to_replace(self, pages.start, last)?);
-                }
+                // There is room then. It is given back at once: no memory is held over a wait for locks.
+                Err(pages) => drop(self.prepare_to_replace(&pages)?),
             }
         }
         Err(Errno::ENOMEM)
     }
 
-    /// As [`AddressSpace::hold_off_pins`], for what removes the pages or zeroes them in part.
+    /// As [`AddressSpace::hold_off_pins`], for a truncate or hole punch.
     fn bar_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Errno> {
         self.hold_off_pins(pages).map_err(|pinned| {
             tracing::info!(%pinned, "a truncate or hole punch is refused");
@@ -150,8 +145,8 @@ impl AddressSpace {
         })
     }
 
-    /// Zeroes what the last page, or the last huge frame, has beyond the end of the file, before the end moves: a store
-    /// through a window may have left something there.
+    /// Zeroes the bytes of the last page, or of the last huge frame, beyond the end of the file, before the end moves:
+    /// a store through a window may have left something there.
     ///
     /// Context: `i_rwsem` held exclusive; takes the folio lock.
     pub(super) fn zero_beyond_end(&self) {
@@ -184,17 +179,15 @@ impl AddressSpace {
     ///
     /// # Errors
     /// `EINVAL` for no bytes, `EFBIG`, `EBUSY` where pins are in the way, the backing store's error; `ECHILD`
-    /// after a fork. The data is as it was, unless the store made the hole in part: then what is not dirty shows that.
+    /// after a fork. The data is as it was, unless the store made the hole in part: then pages that are not dirty show
+    /// that.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
     pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let end = pos
-            .checked_add(len)
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Errno::EFBIG)?;
+        let end = end_of(pos, len).ok_or(Errno::EFBIG)?;
         let mut tries = EDGE_TRIES;
         loop {
             self.bring_edges_in(pos, end)?;
@@ -217,7 +210,7 @@ impl AddressSpace {
         before.into_iter().chain(after).filter(move |_| stored)
     }
 
-    /// Reads what is not cached of the pages at the edges of a hole.
+    /// Reads the pages at the edges of a hole that are not cached.
     ///
     /// Context: no lock held.
     fn bring_edges_in(self: &Arc<Self>, pos: u64, end: u64) -> Result<(), Errno> {
@@ -227,7 +220,7 @@ impl AddressSpace {
         }
         for page in self.edges(pos, end) {
             self.populate(page.pos(), 1)?;
-            drop(self.read_rest(page, page)?);
+            drop(self.read_rest(page..page.add(1))?);
         }
         Ok(())
     }
@@ -244,7 +237,7 @@ impl AddressSpace {
         Some((locked, bytes))
     }
 
-    /// Whether it did: not if the page of an edge left the cache meanwhile, unless that is all the `same`.
+    /// Whether it made the hole: not if the page of an edge left the cache meanwhile, unless that is all the `same`.
     fn try_punch_hole(self: &Arc<Self>, pos: u64, end: u64, same: bool) -> Refusable<bool> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
@@ -275,10 +268,10 @@ impl AddressSpace {
         if let Err(error) = told.and_then(|()| self.ask_store(|ops| ops.punch_hole(pos, end - pos)))
         {
             // It may be there in part.
+            let pages = PageIndex::of(pos).0..pages_for(end);
             let lock = |page| self.lock_folio(page);
-            let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
-            self.drop_clean(first, last, Operation::Forget, lock);
-            self.unmap_pages(first.0..last.0 + 1);
+            self.remove_folios(pages.clone(), Operation::Forget, lock);
+            self.unmap_pages(pages);
             drop(wb);
             self.read_held_again();
             return Ok(Err(error));
@@ -287,11 +280,11 @@ impl AddressSpace {
             return Ok(Ok(true));
         }
         let (first, last) = (pages_for(pos), end >> crate::types::PAGE_SHIFT);
-        // What is held stays in memory.
+        // Held pages stay in memory.
         if first < last && !self.is_held(first..last) {
             self.split_at(PageIndex(first));
             self.split_at(PageIndex(last));
-            self.remove_range(PageIndex(first), PageIndex(last - 1));
+            self.remove_folios(first..last, Operation::Remove, |page| self.lock_folio(page));
         }
         self.zero_range(pos, end);
         self.unmap_pages(PageIndex::of(pos).0..pages_for(end));
@@ -304,14 +297,16 @@ impl AddressSpace {
         Ok(Ok(true))
     }
 
-    /// Removes what is beyond `size` from the cache.
+    /// Removes pages beyond `size` from the cache.
     ///
     /// Context: `wb_lock` and `invalidate_lock` held; views refused.
     fn cut_off(&self, size: u64) {
-        let first = PageIndex(pages_for(size));
-        self.cut_held(first.0..u64::MAX);
-        self.split_at(first);
-        self.remove_range(first, PageIndex(u64::MAX));
+        let first = pages_for(size);
+        self.cut_held(first..u64::MAX);
+        self.split_at(PageIndex(first));
+        self.remove_folios(first..u64::MAX, Operation::Remove, |page| {
+            self.lock_folio(page)
+        });
         // The last page, and more only where a folio could not be split.
         if !foliocache_sync::planted!(tail_not_zeroed) {
             self.zero_range(size, u64::MAX);
@@ -319,8 +314,8 @@ impl AddressSpace {
         self.unmap_pages(PageIndex::of(size).0..u64::MAX);
     }
 
-    /// Zeroes what is cached of the bytes from `pos` to `end`; the store has zeroed its own copy. A
-    /// dirty folio stays dirty, a clean one clean: it says what the store says. Grains that are zero
+    /// Zeroes the cached bytes from `pos` to `end`; the store has zeroed its own copy. A
+    /// dirty folio stays dirty, a clean one clean: cache and store agree. Grains that are zero
     /// throughout need not be written.
     ///
     /// Context: `wb_lock` held, so the device is not reading the folio; views refused.
@@ -341,7 +336,7 @@ impl AddressSpace {
                 direct_map::zero(self.addr(&locked, from), to - from);
                 return;
             }
-            // No store without a fault: what is dirty now may be clean in a moment.
+            // No store without a fault: a dirty page may be clean in a moment.
             self.unmap_pages(locked.index().0..locked.end().0);
             direct_map::zero(self.addr(&locked, from), to - from);
             let zero = grains::inside(locked.order(), from..to);
@@ -355,7 +350,7 @@ impl AddressSpace {
         });
     }
 
-    /// Drops the clean pages of a range from the cache; what is not durable stays.
+    /// Drops the clean pages of a range from the cache; pages that are not durable stay.
     ///
     /// Does not block for I/O; pages in use by others stay. Returns the pages dropped.
     #[doc(alias = "invalidate_mapping_pages")]
@@ -363,20 +358,20 @@ impl AddressSpace {
         if self.bdi().is_memory() || self.mm().check_fork().is_err() || len == 0 {
             return 0;
         }
-        let last = PageIndex::of(pos.saturating_add(len - 1));
+        let pages = PageIndex::of(pos).0..pages_for(pos.saturating_add(len));
         let lock = |page| self.try_lock_folio(page);
         owner::count_up(&self.holders);
         let dropped = match self.keeps_page(false) {
             true => 0,
-            false => self.drop_clean(PageIndex::of(pos), last, Operation::Evict, lock),
+            false => self.remove_folios(pages, Operation::Evict, lock),
         };
         owner::count_down(&self.holders);
         dropped
     }
 
     /// Takes over a size that the backing store changed to by itself, with no page cached but those that are pinned.
-    /// Whether it did: not while something is dirty, and not if what was seen no longer `holds`, since the file was changed here in
-    /// the meantime. That is asked while nobody can change it.
+    /// Whether it did: not while something is dirty, and not if the caller's observation no longer `holds`, since the file was
+    /// changed here in the meantime. `holds` is called while the file cannot change.
     ///
     /// Blocks for writeback of the file that is under way.
     pub fn backing_changed(self: &Arc<Self>, size: u64, holds: impl Fn() -> bool) -> bool {
@@ -402,17 +397,13 @@ impl AddressSpace {
             return Ok(false);
         }
         let old = self.size();
-        let _refused = match size < old {
-            true => Some(self.refuse_views(size, u64::MAX)?),
-            false => None,
-        };
-        // A page in use is waited for: what is left would be read for ever.
-        let lock = |page| self.lock_folio(page);
-        let all = (PageIndex(0), PageIndex(u64::MAX));
-        self.drop_clean(all.0, all.1, Operation::Forget, lock);
+        let refuse = || self.refuse_views(size, u64::MAX);
+        let _refused = (size < old).then(refuse).transpose()?;
+        // A page in use is waited for: a page that stays would be read for ever.
+        self.remove_folios(0..u64::MAX, Operation::Forget, |page| self.lock_folio(page));
         self.unmap_pages(0..u64::MAX);
         // A write hit takes no `i_rwsem`. One that began while something was still to be written has dirtied an old page: it is written
-        // first, beside what the store has by now.
+        // first, beside the store's new data.
         if self.is_dirty() {
             return Ok(false);
         }

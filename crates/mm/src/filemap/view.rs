@@ -1,4 +1,4 @@
-//! Taking views ([`View`]) of what is cached.
+//! Taking views ([`View`]) of cached bytes.
 //!
 //! # Locking
 //!
@@ -6,7 +6,6 @@
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use std::ptr::NonNull;
 
@@ -18,7 +17,7 @@ use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
-use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 use crate::uncached::UncachedRead;
 use crate::views::{Bytes, HeapCopy, View};
 
@@ -58,17 +57,10 @@ impl AddressSpace {
         len: usize,
         least: usize,
     ) -> Option<View> {
-        let (mm, pos): (&Mm, _) = (self.mm(), iocb.pos);
-        mm.check_fork().ok()?;
-        let folio = {
-            let rcu = rcu::read_lock();
-            mm.folios
-                .of_entry(self.index.load(PageIndex::of(pos).0, &rcu)?)
-        };
-        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
-        let identity = locked.identity_at(seen);
-        let here = locked.mapping() == self.key() && identity.covers(PageIndex::of(pos));
-        if !here || seen.has(flag::DROPBEHIND) || identity.bytes() - identity.offset(pos) < least {
+        let pos = iocb.pos;
+        self.mm().check_fork().ok()?;
+        let (locked, seen, identity) = self.try_lock_seen(PageIndex::of(pos))?;
+        if seen.has(flag::DROPBEHIND) || identity.bytes() - identity.offset(pos) < least {
             return None;
         }
         let view = self.view_locked(&locked, pos, len).ok()?;
@@ -89,7 +81,7 @@ impl AddressSpace {
         let (start, readable) = self.readable(locked, pos);
         // Under the lock, so that it is no later than that of a truncate which has yet to come here.
         let len = self.left(pos, len.min(readable));
-        // Relaxed: it is set before the folio's lock is taken by whoever relies on it.
+        // Relaxed: a thread that relies on it sets it before it takes the folio's lock.
         let refused = self.refuses_views.load(Ordering::Relaxed)
             || mm.frames.is_linear(locked.frame())
             || locked.hold_counts().is_pinned();
@@ -112,7 +104,7 @@ impl AddressSpace {
         }))
     }
 
-    /// Notes and counts what a read of the same bytes would, where the folio is not known to be in use.
+    /// Notes and counts the view as a read of the same bytes, where the folio is not known to be in use.
     #[cold]
     fn note_view(
         self: &Arc<Self>,
@@ -124,11 +116,8 @@ impl AddressSpace {
     ) {
         let (pos, seen) = (iocb.pos, locked.state.load());
         let bytes = pos..pos + len as u64;
-        let mut kind = match missed {
-            true => FolioUse::Fetched,
-            false => FolioUse::of(handle, seen, &locked.range(), &bytes, iocb.fetched),
-        };
-        let first_use = kind.mark(&locked, seen);
+        let fetched = (missed, iocb.fetched);
+        let (kind, first_use) = FolioUse::mark(handle, &locked, &bytes, fetched);
         let order = locked.order();
         if !iocb.uncached {
             self.keep_used(&locked, seen);
@@ -171,12 +160,13 @@ impl AddressSpace {
         let uncached = iocb
             .uncached
             .then(|| UncachedRead::begin(handle, pos, left));
-        let (page, last) = (PageIndex::of(pos), PageIndex::of(pos + left as u64 - 1));
+        let page = PageIndex::of(pos);
         let (locked, behind) = match (self.bdi().is_memory(), iocb.nowait) {
             (true, _) => (self.lock_folio(page), None),
             (_, true) => (Some(self.try_lock_folio(page).ok_or(Errno::EAGAIN)?), None),
             _ => {
-                let (locked, behind) = self.read_folio(handle, page, last, Reader::of(iocb))?;
+                let asked = page..PageIndex(pages_for(pos + left as u64));
+                let (locked, behind) = self.read_folio(handle, asked, Reader::of(iocb))?;
                 (Some(locked), behind)
             }
         };
@@ -198,13 +188,11 @@ impl AddressSpace {
                 Err(left.min(PAGE_SIZE - offset_in_page(pos)))
             }
         };
-        if let Some(behind) = behind {
-            self.follow_miss(iocb, behind);
-        }
+        self.follow_miss(iocb, behind);
         if let Ok(view) = &taken {
             iocb.pos += view.len() as u64;
             if let Some(uncached) = uncached {
-                // What it brought in is the view's alone from now on.
+                // The folio that it brought in is the view's alone from now on.
                 self.note_uncached_copy(&uncached, pos..iocb.pos, view.len() == left);
             }
         }
@@ -221,7 +209,7 @@ impl AddressSpace {
         let (pos, mut bytes) = (iocb.pos, vec![0; len]);
         let read = self.read(handle, iocb, &mut IovIter::destination(&mut bytes));
         bytes.truncate(read.inspect_err(|_| iocb.pos = pos)?);
-        Ok(View::copied(HeapCopy::uncharged(bytes.into())))
+        Ok(View::copied(HeapCopy::new(bytes.into(), None)))
     }
 }
 

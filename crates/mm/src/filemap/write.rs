@@ -15,7 +15,7 @@
 //! would wait for itself. It is faulted in only after a copy made no progress, which touches it once (as
 //! Linux does from 6.15 on, "filemap: Move prefaulting out of hot write path").
 //!
-//! A new folio is as large as what is left of the write, or as what was appended lately, allows: so
+//! A new folio is as large as the rest of the write, or recent appends, allow: so
 //! folios grow with sequential writes and stay small under random ones.
 //!
 //! # Invariants
@@ -27,9 +27,9 @@
 //!
 //! # Locking
 //!
-//! `i_rwsem` shared for what stays within the size, exclusive for what goes beyond. Overlapping
-//! writes may interleave by folio. A writer waits for its share of the dirty limit when it has let go
-//! of it, but for what is past a MiB, and where nobody may dirty more. [Write hits](super::write_hit)
+//! `i_rwsem` shared for writes within the size, exclusive for those beyond. Overlapping
+//! writes may interleave by folio. A writer waits for its share of the dirty limit after it has let go of `i_rwsem`.
+//! It waits earlier where it has dirtied more than a MiB, and at the limit itself. [Write hits](super::write_hit)
 //! take the lock of their folio alone.
 
 use foliocache_sync::Arc;
@@ -44,7 +44,7 @@ use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::prepared::Prepared;
 use crate::records::AddressSpace;
-use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::types::{PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 
 /// Most pages reserved ahead in a long write, and dirtied between two looks at the dirty limits.
 const BATCH: u64 = 512;
@@ -71,7 +71,7 @@ impl AddressSpace {
     /// store has no room for it, or a memory file system is full; the backing store's error; the file system's stored error while
     /// too much of it has failed to be written; `ECHILD` after a fork. `EAGAIN` also after some progress,
     /// if the rest has to be waited for. `ENOSPC` and `EDQUOT` also after all of it, if others took the room meanwhile: it is
-    /// dirty and retried. Of an append a flush tells that then.
+    /// dirty and retried. An append returns its bytes then, and a flush returns the error.
     #[doc(alias = "generic_file_write_iter")]
     #[inline]
     pub fn write(
@@ -94,8 +94,12 @@ impl AddressSpace {
         self.write_on(iocb, iter, hit)
     }
 
+    /// As [`AddressSpace::write`], after [`AddressSpace::overwrite`] wrote the `done` bytes before.
+    ///
+    /// # Errors
+    /// As [`AddressSpace::write`], if `done` is 0.
     #[cold]
-    fn write_on(
+    pub fn write_on(
         self: &Arc<Self>,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
@@ -126,7 +130,7 @@ impl AddressSpace {
         let mut result = self.write_locked(iocb, iter, &mut dirtied);
         drop((reserved, unasked));
         let room = self.check_space_after(asked || iocb.nowait);
-        // Who is told that an append failed makes it again.
+        // A caller repeats an append that returns an error.
         if !iocb.append {
             room?;
         }
@@ -212,8 +216,8 @@ impl AddressSpace {
         self.perform_write(iocb, iter, None, dirtied)
     }
 
-    /// Writes what is left, at first with what is `prepared`. Adds to `dirtied` the pages that the caller has still to wait
-    /// for when it has let go.
+    /// Writes the rest of `iter`, at first with the memory in `prepared`. Adds to `dirtied` the pages for which the caller
+    /// has to wait after it has let go of its lock.
     ///
     /// Context: `i_rwsem` held, exclusive if the write may pass the size.
     #[doc(alias = "generic_perform_write")]
@@ -236,6 +240,9 @@ impl AddressSpace {
         let (mut faulted, mut retries) = (false, 0);
         while iter.remaining() > 0 {
             let piece = iter.remaining().min(limit);
+            if foliocache_sync::planted!(source_faulted_in_first) {
+                iter.fault_in(piece);
+            }
             let locked = self.folio_for_write(iocb, (piece, small), &mut prepared)?;
             let room = (locked.end().pos() - iocb.pos) as usize;
             let len = piece.min(room);
@@ -248,7 +255,7 @@ impl AddressSpace {
                 }
                 continue;
             };
-            // Invariant 3: what the copy left unfinished is not the file's.
+            // Invariant 3: a folio that the copy left unfinished is not the file's.
             drop(self.keep_content(locked));
             match progress? {
                 Progress::Wrote(n, newly_dirty) => {
@@ -260,6 +267,8 @@ impl AddressSpace {
                 Progress::Fault => {
                     // Resolving a fault may take long; others may need the memory meanwhile.
                     prepared = None;
+                    let _locked = foliocache_sync::planted!(fault_under_the_folio_lock)
+                        .then(|| self.lock_folio(PageIndex::of(iocb.pos)));
                     // Faulted in just now and no progress again: the memory is bad.
                     if faulted || !iter.fault_in(len.min(PAGE_SIZE)) {
                         return Err(Errno::EFAULT);
@@ -288,7 +297,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The folio that holds byte `pos`, locked, without a view of what is written; a new one is not uptodate.
+    /// The folio that holds byte `pos`, locked, without a view of the bytes to write; a new one is not uptodate.
     ///
     /// Context: blocks for memory, holding nothing but `i_rwsem`.
     #[doc(alias = "write_begin")]
@@ -331,29 +340,30 @@ impl AddressSpace {
                     return Err(error);
                 }
             }
-            // Gives back what is left: nobody waits for memory while holding some.
+            // Gives back the rest: no memory is held over a wait for memory.
             *prepared = None;
-            let last = PageIndex::of(pos + remaining as u64 - 1);
-            let last = last.min(page.add(self.write_batch() - 1));
-            let last = last.max(page.add((1 << order) - 1));
-            if let Some(ready) = self.mm().try_prepare(self, page, last) {
-                *prepared = Some(ready);
+            let end = PageIndex(pages_for(pos + remaining as u64));
+            let end = end.min(page.add(self.write_batch()));
+            let end = end.max(page.add(1 << order));
+            *prepared = self.try_prepare(page..end);
+            if prepared.is_some() {
                 continue;
             }
             if iocb.nowait {
                 return Err(Errno::EAGAIN);
             }
-            // Nobody waits for a large folio's memory.
-            let last = last.min(page.add(WAIT_BATCH - 1));
-            *prepared = Some(match self.mm().prepare(self, page, last) {
+            // The memory of a large folio is not waited for.
+            let (one, end) = (page.add(1), end.min(page.add(WAIT_BATCH)));
+            *prepared = Some(match self.prepare(page..end) {
                 // Not room for all: perhaps for one.
-                Err(Errno::ENOSPC) if last > page => self.mm().prepare(self, page, page)?,
+                Err(Errno::ENOSPC) if end > one => self.prepare(page..one)?,
                 result => result?,
             });
         }
     }
 
-    /// A locked folio, or the part of it that has byte `pos` if its grains are too large for what is stored from there on.
+    /// A locked folio, or the part of it that has byte `pos` if its grains are too large for the bytes that are stored
+    /// from there on.
     fn fit_to_store<'a>(
         &'a self,
         locked: LockedFolio<'a>,
@@ -367,6 +377,23 @@ impl AddressSpace {
             true => self.split_to_pages(locked, pos),
             false => locked,
         }
+    }
+
+    /// Largest order of a new folio for a write of `remaining` bytes at `pos`: of pages that it
+    /// writes whole, or, at the end of a file that grows by `small` writes, of half as many pages as
+    /// were appended in a row.
+    fn order_for_write(&self, pos: u64, remaining: usize, small: bool) -> u32 {
+        if offset_in_page(pos) != 0 {
+            return 0;
+        }
+        let whole = (remaining / PAGE_SIZE) as u64;
+        let appended = match small {
+            true => self.appended.pages_before(pos, self.size()) / 2,
+            // Where it ends is known.
+            false => 0,
+        };
+        let pages = whole.max(appended).max(1);
+        pages.ilog2().min(self.max_order())
     }
 
     pub(super) fn write_batch(&self) -> u64 {
@@ -395,8 +422,9 @@ impl AddressSpace {
             Err(stopped) => {
                 let last = grains::of(order, offset + stopped.copied - 1);
                 let reached = offset + stopped.copied;
-                // A fresh grain that is half written does not count: nobody can read it yet.
-                if fresh & last != 0 && !reached.is_multiple_of(grains::size(order)) {
+                // A fresh grain that is half written does not count: it cannot be read yet.
+                let half = fresh & last != 0 && !reached.is_multiple_of(grains::size(order));
+                if half && !foliocache_sync::planted!(half_written_grain_uptodate) {
                     return Ok(Some(Progress::TryShorter(stopped.copied)));
                 }
                 stopped.copied

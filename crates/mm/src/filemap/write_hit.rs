@@ -16,14 +16,14 @@
 //! A hit, of bytes that lie in one folio, uptodate and within the size, takes its lock alone. Truncate
 //! and punch come wholly before it or after it (decision 1).
 
-use foliocache_sync::{Arc, rcu};
+use foliocache_sync::Arc;
 
 use crate::dirty::UnaskedWrite;
 use crate::folio::state::Snapshot;
 use crate::folio::{Identity, LockedFolio, flag, grains};
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec, Stopped};
-use crate::records::{AddressSpace, Mm};
+use crate::records::AddressSpace;
 use crate::types::PageIndex;
 
 /// A folio that is locked for a write within it.
@@ -37,7 +37,7 @@ pub(super) struct WriteHit<'a> {
 
 impl AddressSpace {
     /// Writes `bytes` at `pos` over bytes of one cached folio, as most writes do, and returns how many:
-    /// none, if they are not that, or if anything went wrong. What is left to do is [`AddressSpace::write`]'s.
+    /// none, if they are not that, or if anything went wrong. [`AddressSpace::write`] does the rest.
     /// Does not block, but for the dirty limits.
     #[inline]
     pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> usize {
@@ -68,21 +68,9 @@ impl AddressSpace {
     /// Locks the one cached folio in which the `len` bytes at `pos` lie, if they do and may be written.
     #[inline(always)]
     pub(super) fn begin_hit(&self, pos: u64, len: usize) -> Option<WriteHit<'_>> {
-        let mm: &Mm = self.mm();
-        mm.check_fork().ok()?;
+        self.mm().check_fork().ok()?;
         self.bdi().check_failed_cap().ok()?;
-        let folio = {
-            let rcu = rcu::read_lock();
-            mm.folios
-                .of_entry(self.index.load(PageIndex::of(pos).0, &rcu)?)
-        };
-        // Fails, too, if the state changes between the look at it and the exchange. So what it was
-        // need not be waited for after the lock.
-        let (locked, seen) = folio.try_lock_seen(&mm.waits)?;
-        let identity = locked.identity_at(seen);
-        if locked.mapping() != self.key() || !identity.covers(PageIndex::of(pos)) {
-            return None;
-        }
+        let (locked, seen, identity) = self.try_lock_seen(PageIndex::of(pos))?;
         let offset = identity.offset(pos);
         // None at all is not a hit, either.
         if len.wrapping_sub(1) >= identity.bytes() - offset || pos + len as u64 > self.size() {
@@ -97,7 +85,7 @@ impl AddressSpace {
         self.hit(locked, seen, identity, pos)
     }
 
-    /// As [`AddressSpace::begin_hit`], in a locked folio whose grains are too large for what is stored.
+    /// As [`AddressSpace::begin_hit`], in a locked folio whose grains are too large for the store.
     #[cold]
     fn begin_hit_in_part<'a>(
         &'a self,
@@ -115,7 +103,7 @@ impl AddressSpace {
         self.hit(part, seen, identity, pos)
     }
 
-    /// What to store to, at byte `pos` of the file in a locked folio.
+    /// Where to store to, at byte `pos` of the file in a locked folio.
     #[inline(always)]
     fn hit<'a>(
         &'a self,
@@ -191,7 +179,7 @@ impl AddressSpace {
         }
         drop(locked);
         if !nowait {
-            // The bytes are in the file; of a stored error the next write is told.
+            // The bytes are in the file; the next write gets a stored error.
             let _ = self.bdi().balance_dirty_pages(self, dirtied, false);
         }
     }

@@ -1,7 +1,8 @@
-//! Bringing in what a read, a view, a pin or a fault needs, and reading on ahead of it.
+//! Bringing in pages for a read, a view, a pin or a fault, and reading on ahead of it.
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
+use std::ops::Range;
 
 use super::reader::Reader;
 use crate::counters::bump;
@@ -34,7 +35,7 @@ impl AddressSpace {
         self.read_on_ahead(handle, page, ahead, uncached);
     }
 
-    /// The first half of [`AddressSpace::used_readahead`]: returns what is to be read ahead, and within what limits. Does not
+    /// The first half of [`AddressSpace::used_readahead`]: returns the windows to read ahead, and their limits. Does not
     /// sleep.
     ///
     /// Context: a folio lock may be held.
@@ -66,9 +67,12 @@ impl AddressSpace {
         self.read_ahead(windows, uncached);
     }
 
-    pub(crate) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Behind) {
-        iocb.fetched = iocb.fetched.max(behind.fetched.pos());
-        self.read_ahead(behind.window, iocb.uncached);
+    /// Does the rest of the work of a miss, if it was one.
+    pub(crate) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Option<Behind>) {
+        if let Some(behind) = behind {
+            iocb.fetched = iocb.fetched.max(behind.fetched.pos());
+            self.read_ahead(behind.window, iocb.uncached);
+        }
     }
 
     /// Where byte `pos` of a locked folio that holds it is, and how many bytes from there on are uptodate.
@@ -83,24 +87,23 @@ impl AddressSpace {
         locked.uptodate_grains() & grains::of(locked.order(), offset) != 0
     }
 
-    /// Reads what the folio that holds `page` lacks for a request that goes on to page `last`; returns
-    /// it locked, or `None` if it is gone.
+    /// Reads what the folio that holds the first page of `asked` lacks of `asked`; returns it locked, or `None` if it is
+    /// gone.
     ///
     /// Context: blocks for I/O, with `invalidate_lock` shared: the size must not change meanwhile, not
     /// even for a truncate that is taken back.
     pub(crate) fn read_rest(
         &self,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
         let _invalidate = self.share_invalidate_lock();
-        let Some(locked) = self.lock_folio(page) else {
+        let Some(locked) = self.lock_folio(asked.start) else {
             return Ok(None);
         };
         let identity = locked.identity();
-        let from = (page.0 - identity.index.0) as usize * PAGE_SIZE;
-        let to = ((last.0 + 1 - identity.index.0) as usize * PAGE_SIZE).min(identity.bytes());
-        match self.fill_grains(&locked, grains::touched(identity.order, from..to)) {
+        let offset = |page: PageIndex| (page.0 - identity.index.0) as usize * PAGE_SIZE;
+        let bytes = offset(asked.start)..offset(asked.end).min(identity.bytes());
+        match self.fill_grains(&locked, grains::touched(identity.order, bytes)) {
             Ok(()) => Ok(Some(locked)),
             Err(error) => {
                 drop(self.keep_content(locked));
@@ -109,16 +112,15 @@ impl AddressSpace {
         }
     }
 
-    /// The folio that holds `page`, locked, with that page uptodate, for a request that goes on to
-    /// page `last`; and what is to follow if it was missing.
+    /// The folio that holds the first page of `asked`, locked, with that page uptodate; and the rest of the work if it
+    /// was missing.
     pub(crate) fn read_folio(
         self: &Arc<Self>,
         handle: &ReadaheadState,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
         reader: Reader<'_>,
     ) -> Result<(LockedFolio<'_>, Option<Behind>), Errno> {
-        let mut behind = None;
+        let (page, mut behind) = (asked.start, None);
         loop {
             if let Some(locked) = self.lock_folio(page) {
                 if self.has_grain_at(&locked, page.pos()) {
@@ -126,14 +128,14 @@ impl AddressSpace {
                 }
                 // Written in part and never read, or left by a panic of the backing store.
                 drop(locked);
-                match self.read_rest(page, last)? {
+                match self.read_rest(asked.clone())? {
                     Some(locked) => return Ok((locked, behind)),
                     None => continue,
                 }
             }
             let limits = self.readahead_limits(page);
-            let (now, window) = handle.on_miss(page, last, &limits);
-            let fetched = self.missing_from(page, last, now.start.add(now.pages));
+            let (now, window) = handle.on_miss(&asked, &limits);
+            let fetched = self.missing_from(&asked, now.start.add(now.pages));
             if behind.is_none() {
                 bump(&self.counters.misses, fetched.0 - page.0);
             }
@@ -141,7 +143,7 @@ impl AddressSpace {
                 self.drop_behind(handle, page, &limits);
             }
             behind = Some(Behind { fetched, window });
-            if let Some(locked) = self.fill(page, last, now, reader)? {
+            if let Some(locked) = self.fill(asked.clone(), now, reader)? {
                 return Ok((locked, behind));
             }
         }
@@ -159,7 +161,7 @@ impl AddressSpace {
             return self.page_to_map(readahead, page, reader);
         };
         loop {
-            // What the frame has beyond the end is zero.
+            // The frame is zero beyond the end of the file.
             let last = PageIndex(pages_for(self.size()).saturating_sub(1).max(unit.0));
             let (locked, behind) = self.page_to_map(readahead, page.min(last), Reader::Ordinary)?;
             let all = 0..locked.identity().bytes();
@@ -168,7 +170,7 @@ impl AddressSpace {
             }
             let end = locked.end();
             drop(locked);
-            if let Some(locked) = self.read_rest(unit, PageIndex(end.0 - 1))?
+            if let Some(locked) = self.read_rest(unit..end)?
                 && locked.has_grains(all)
             {
                 return Ok((locked, behind));
@@ -186,7 +188,7 @@ impl AddressSpace {
             return Err(Errno::EFAULT);
         }
         if !self.bdi().is_memory() {
-            return self.read_folio(readahead, page, page, reader);
+            return self.read_folio(readahead, page..page.add(1), reader);
         }
         // A hole gets memory, as little as can be.
         loop {
@@ -197,14 +199,14 @@ impl AddressSpace {
                 return Ok((locked, None));
             }
             let whole = Window::whole(page, 1, 0);
-            if let Some(locked) = self.fill(page, page, whole, Reader::Ordinary)? {
+            if let Some(locked) = self.fill(page..page.add(1), whole, Reader::Ordinary)? {
                 return Ok((locked, None));
             }
         }
     }
 }
 
-/// What a miss leaves to be done once its own page is copied.
+/// The rest of the work of a miss, after its own page is copied.
 pub(crate) struct Behind {
     /// The page after those that it brought in for its own request.
     pub(crate) fetched: PageIndex,

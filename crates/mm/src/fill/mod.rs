@@ -55,7 +55,7 @@ const READ_PAGES: u64 = 256;
 /// Reads that begin together, at most: the device works on them while the next are prepared.
 const PLUGGED: usize = 8;
 
-/// Who reads less than one part in so many of the cache behind a stream is close behind it.
+/// A reader is close behind a stream if it is less than one part in so many of the cache behind.
 const CLOSE_PART: u64 = 16;
 
 /// Times that the cache turns over before it is tried again whether anybody follows a stream.
@@ -73,7 +73,7 @@ impl AddressSpace {
         }
     }
 
-    /// What a stream may read ahead that is at `page` now.
+    /// The limits for a stream that is at `page` now.
     pub(crate) fn readahead_limits(&self, page: PageIndex) -> Limits<'_> {
         let mm: &Mm = self.mm();
         // The bound may have changed.
@@ -115,9 +115,8 @@ impl AddressSpace {
         }
     }
 
-    /// Brings in what is missing of `window` around `page`, which is in it, for a request that goes
-    /// on to page `last`; returns the page's folio, locked and uptodate, or `None` if somebody else
-    /// put one there first.
+    /// Brings in what is missing of `window` around the first page of `asked`, which is in it; returns that page's folio,
+    /// locked and uptodate, or `None` if somebody else put one there first.
     ///
     /// Context: blocks for memory and I/O; nothing held but perhaps `i_rwsem`.
     ///
@@ -125,37 +124,34 @@ impl AddressSpace {
     /// The backing store's error, if the page itself cannot be read.
     pub(crate) fn fill(
         self: &Arc<Self>,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
         window: Window,
         reader: Reader<'_>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let alone = Window::whole(page, 1, 0);
-        match self.try_fill(page, last, window, reader) {
-            Err(_) if window.pages > 1 => self.try_fill(page, last, alone, reader),
+        let alone = Window::whole(asked.start, 1, 0);
+        match self.try_fill(asked.clone(), window, reader) {
+            Err(_) if window.pages > 1 => self.try_fill(asked, alone, reader),
             result => result,
         }
     }
 
     fn try_fill(
         self: &Arc<Self>,
-        page: PageIndex,
-        last: PageIndex,
+        asked: Range<PageIndex>,
         window: Window,
         reader: Reader<'_>,
     ) -> Result<Option<LockedFolio<'_>>, Errno> {
-        let mut refusals = 0;
+        let (page, mut refusals) = (asked.start, 0);
         let (window, fill) = loop {
-            let (window, mut prepared) = self.prepare_window(page, last, window)?;
+            let (window, mut prepared) = self.prepare_window(&asked, window)?;
             let invalidate = self.share_invalidate_lock();
             // The file may have shrunk meanwhile; a page wholly past the end is filled with zeros.
             let range = self.whole(self.within_file(window, page));
             let Some(free) = self.free_around(page, range) else {
                 return Ok(None);
             };
-            let asked = page..last.add(1);
             let how = (window.order, reader.is_uncached());
-            let fill = Fill::new(self, free, how, &mut prepared, asked);
+            let fill = Fill::new(self, free, how, &mut prepared, asked.clone());
             drop(invalidate);
             match prepared.refused.filter(|_| fill.is_none()) {
                 Some(error) if refusals == REFUSALS => return Err(error),
@@ -170,47 +166,36 @@ impl AddressSpace {
                     .map(|folio| folio.map(|id| self.adopt(id)))
             }
             // Descriptors ran out on the way to the page, or somebody else came first.
-            None if window.start < page => {
-                self.try_fill(page, last, Window::whole(page, 1, 0), reader)
-            }
+            None if window.start < page => self.try_fill(asked, Window::whole(page, 1, 0), reader),
             None => Ok(None),
         }
     }
 
-    /// Starts reading what of a window lies behind pages that were there, as readahead: a reader that came to it
-    /// later would wait once for each piece between such pages.
+    /// Starts reading the rest of a window, behind pages that were there, as readahead. Otherwise a later reader
+    /// would wait once for each piece between such pages.
     fn start_rest(self: &Arc<Self>, window: Window, from: PageIndex, reader: Reader<'_>) {
         let pages = (window.start.0 + window.pages).saturating_sub(from.0);
         if pages > 0 && self.ops.read_mode() == ReadMode::Background {
-            let rest = Window {
-                start: from,
-                pages,
-                order: window.order,
-            };
+            let rest = Window::new(from.0, pages, window.order);
             self.read_ahead([rest], reader.is_uncached());
         }
     }
 
     /// Reserves memory for a window, or, where there is not enough for it at once, for what the
-    /// request has in it: nobody waits for the memory of what was not asked for.
+    /// request has in it: no caller waits for memory of pages that it did not ask for.
     fn prepare_window(
         &self,
-        page: PageIndex,
-        last: PageIndex,
+        asked: &Range<PageIndex>,
         window: Window,
     ) -> Result<(Window, Prepared<'_>), Errno> {
-        let range = self.within_file(window, page);
-        let end = PageIndex(range.end.0 - 1);
-        if let Some(prepared) = self.mm().try_prepare(self, range.start, end) {
+        let range = self.within_file(window, asked.start);
+        if let Some(prepared) = self.try_prepare(range.clone()) {
             return Ok((window, prepared));
         }
-        let end = end.min(last.max(page));
-        let asked = Window {
-            start: page,
-            pages: end.0 - page.0 + 1,
-            order: window.order,
-        };
-        Ok((asked, self.mm().prepare(self, page, end)?))
+        let range = asked.start..range.end.min(asked.end);
+        let pages = range.end.0 - range.start.0;
+        let part = Window::new(range.start.0, pages, window.order);
+        Ok((part, self.prepare(range)?))
     }
 
     /// The part of a window that the file has now, and `page` in any case.
@@ -240,7 +225,7 @@ impl AddressSpace {
         Some(start..end)
     }
 
-    /// As [`AddressSpace::start_fill`], where nobody waits for any of it.
+    /// As [`AddressSpace::start_fill`], of pages that no reader waits for.
     pub(crate) fn read_ahead(
         self: &Arc<Self>,
         windows: impl IntoIterator<Item = Window>,
@@ -311,9 +296,9 @@ impl AddressSpace {
         }
     }
 
-    /// Starts bringing in what is missing of `window`, as far as memory is free now. Somebody waits for
-    /// the pages of `asked`; the others are read ahead. Returns the pages that are on their way once `plug` goes, or
-    /// are there already by the time it returns.
+    /// Starts bringing in what is missing of `window`, as far as memory is free now. A reader waits for the pages of
+    /// `asked`; the others are read ahead. Returns the pages that are on their way once `plug` goes, or are there
+    /// already by the time it returns.
     ///
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
@@ -328,8 +313,7 @@ impl AddressSpace {
         if window.start >= end {
             return 0;
         }
-        let last = PageIndex(end.0 - 1);
-        let Some(mut prepared) = self.mm().try_prepare(self, window.start, last) else {
+        let Some(mut prepared) = self.try_prepare(window.start..end) else {
             return 0;
         };
         let Some(invalidate) = self.try_share_invalidate_lock() else {
@@ -387,7 +371,7 @@ impl AddressSpace {
             } else {
                 let pages = self.max_window().min(pages_for(end) - page.0);
                 let window = Window::whole(page, pages, self.max_order());
-                drop(self.fill(page, page, window, Reader::Ordinary)?);
+                drop(self.fill(page..page.add(1), window, Reader::Ordinary)?);
             }
             page = self.after_folio(page);
         }
@@ -433,10 +417,10 @@ struct Fill {
     end: PageIndex,
     pos: u64,
     segments: SmallVec<[IoSegment<'static>; 1]>,
-    /// The file's size when the folios went into the index. What a truncate takes away later it
-    /// zeroes itself, and one that fails leaves the size in between to nobody.
+    /// The file's size when the folios went into the index. A truncate zeroes what it cuts off
+    /// later. One that fails puts the old size back, so the size in between must not be used.
     size: u64,
-    /// Pages that somebody waits for; the others are read ahead.
+    /// Pages that a reader waits for; the others are read ahead.
     asked: Range<PageIndex>,
     /// When it began, in milliseconds.
     begun: u64,
@@ -488,7 +472,7 @@ impl Fill {
         let (mapping, segments) = (Arc::clone(&self.mapping), self.segments.clone());
         plug.add(&mapping);
         let done = move |result| {
-            // After an error whoever needs a page reads it again, and is told why not.
+            // After an error the reader that needs a page reads it again, and gets the error.
             if let Ok(read) = result {
                 self.end(read, None);
             }

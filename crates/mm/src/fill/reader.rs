@@ -42,13 +42,6 @@ pub(crate) struct ReadFault<'a> {
     pub(crate) placed: Cell<bool>,
 }
 
-impl<'a> ReadFault<'a> {
-    pub(crate) fn new(window: &'a Arc<Window>) -> Self {
-        let placed = Cell::new(false);
-        Self { window, placed }
-    }
-}
-
 /// A page that a store reads to, which may want it aligned.
 #[repr(align(4096))]
 struct PageBuffer([u8; PAGE_SIZE]);

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The path of most hits knows that the folio was used before ([`Snapshot::is_in_use`](crate::folio::state::Snapshot::is_in_use))
-//! and counts by itself. The others cost a look at what is known anyway.
+//! and counts by itself. The others cost a look at state that is loaded anyway.
 
 use crate::counters::bump;
 use crate::folio::state::Snapshot;
@@ -31,8 +31,8 @@ pub(crate) enum FolioUse {
 }
 
 impl FolioUse {
-    /// What reading `bytes` is, of the folio that has the bytes `folio` and was seen as `seen`, before it is marked
-    /// accessed. The bytes before `fetched` were brought in for this very read.
+    /// The use that a read of `bytes` makes of a folio. `folio` is the folio's range in the file, `seen` its state
+    /// before it is marked accessed. The bytes before `fetched` were brought in for this very read.
     #[inline]
     pub(crate) fn of(
         handle: &ReadaheadState,
@@ -50,15 +50,22 @@ impl FolioUse {
         }
     }
 
-    /// Marks a folio that was seen as `seen` accessed, if this is a use of its own; whether it is the first of what
-    /// readahead brought in.
-    pub(crate) fn mark(&mut self, locked: &LockedFolio<'_>, seen: Snapshot) -> bool {
-        let used = *self == Self::Again || seen.has(flag::READAHEAD);
+    /// As [`FolioUse::of`], of a locked folio, which it marks accessed; and whether this is the first use of a folio that
+    /// readahead brought in. A folio that was `missed` was brought in for this very read.
+    pub(crate) fn mark(
+        handle: &ReadaheadState,
+        locked: &LockedFolio<'_>,
+        bytes: &Range<u64>,
+        (missed, fetched): (bool, u64),
+    ) -> (Self, bool) {
+        let seen = locked.state.load();
+        let kind = match missed {
+            true => Self::Fetched,
+            false => Self::of(handle, seen, &locked.range(), bytes, fetched),
+        };
+        let used = kind == Self::Again || seen.has(flag::READAHEAD);
         let first = used && locked.mark_accessed(seen);
-        if first {
-            *self = Self::First;
-        }
-        first
+        (if first { Self::First } else { kind }, first)
     }
 }
 
@@ -81,15 +88,11 @@ impl AddressSpace {
         }
     }
 
-    /// The page after those that a read which misses at `page` and goes on to page `last` has to bring in, of the pages before
-    /// `end`: the next one that is there.
-    pub(crate) fn missing_from(
-        &self,
-        page: PageIndex,
-        last: PageIndex,
-        end: PageIndex,
-    ) -> PageIndex {
-        let (next, end) = (page.add(1), end.min(last.add(1)));
+    /// The page after those that a read of `asked`, whose first page is missing, has to bring in, of the pages before `end`:
+    /// the next one that is there.
+    pub(crate) fn missing_from(&self, asked: &Range<PageIndex>, end: PageIndex) -> PageIndex {
+        let (page, end) = (asked.start, end.min(asked.end));
+        let next = page.add(1);
         match end > next {
             true => self
                 .free_around(page, page..end)

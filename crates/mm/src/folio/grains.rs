@@ -113,8 +113,8 @@ pub(crate) fn span(grains: u64, order: u32) -> Range<usize> {
     first.min(end) * size(order)..end * size(order)
 }
 
-/// What nobody wrote to of a folio's first dirty grain, at its beginning, and of its last, at its end. In units of a
-/// byte where a grain is a page, of 8 in a folio of 2 MiB.
+/// The part that was not written to, at the beginning of a folio's first dirty grain and at the end of its last. In
+/// units of a byte where a grain is a page, of 8 bytes in a folio of 2 MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Margins {
     before: u32,

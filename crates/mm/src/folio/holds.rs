@@ -16,7 +16,7 @@
 //! | pin through which a device may write | the same | short or long pins, and device writes |
 //!
 //! A folio that left the index with views is an *orphan*: a descriptor and frames that belong to its views
-//! alone. Whoever drops the last of them frees both.
+//! alone. The drop of the last view frees both.
 //!
 //! `AS_HELD` says that the pages of a pinned folio count as held by mappings in the budget, and not as pinned.
 //!
@@ -31,10 +31,10 @@
 //!
 //! # Memory ordering
 //!
-//! A hold is dropped with Release, and looked for with Acquire: who finds no view, or frees an orphan,
-//! comes after all reads through the views that were. The folio lock orders additions before every store by others, and
-//! an addition is a read-modify-write, which keeps the chain of releases whole. It is SeqCst, for the order of pins
-//! and of what waits for them (`pin/bar.rs`).
+//! A hold is dropped with Release, and looked for with Acquire: a thread that finds no view, or frees an orphan, comes
+//! after all reads through the earlier views. The folio lock orders additions before every store by others, and an
+//! addition is a read-modify-write, which keeps the chain of releases whole. It is SeqCst, for the order of pins and of
+//! what waits for them (`pin/bar.rs`).
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 
@@ -79,6 +79,9 @@ const DEVICE_WRITES: Field = Field {
 };
 const FIELDS: [Field; 4] = [VIEWS, SHORT_PINS, LONG_PINS, DEVICE_WRITES];
 
+/// Pins of one term that a folio can have.
+pub(crate) const MOST_PINS: u32 = (1 << SHORT_PINS.bits) - 1;
+
 const PINS: u64 = SHORT_PINS.mask() | LONG_PINS.mask();
 
 /// One view or pin: what it adds to the counts.
@@ -96,15 +99,6 @@ impl Hold {
             0
         };
         Self(term.one() | writes)
-    }
-
-    pub(crate) const fn is_long_pin(self) -> bool {
-        LONG_PINS.of(self.0) > 0
-    }
-
-    /// Whether it is a pin through which a device may write.
-    pub(crate) const fn is_device_write(self) -> bool {
-        DEVICE_WRITES.of(self.0) > 0
     }
 }
 
@@ -149,7 +143,7 @@ impl HoldCounts {
         self.0 & !ORPHAN != 0
     }
 
-    /// Whether it is an orphan that nobody holds any more, to be freed by who brought this about.
+    /// Whether it is an orphan without a hold, to be freed by the caller that dropped the last view.
     pub(crate) const fn is_left_orphan(self) -> bool {
         self.0 == ORPHAN
     }
@@ -183,8 +177,8 @@ impl Folio {
     /// before.
     #[inline]
     pub(crate) fn drop_hold(&self, hold: Hold) -> HoldCounts {
-        // Release: partner is the Acquire in `hold_counts`. Acquire: partners are the Releases here, for who frees
-        // an orphan.
+        // Release: partner is the Acquire in `hold_counts`. Acquire: partners are the Releases here, for the drop
+        // that frees an orphan.
         let before = self.holds.0.fetch_sub(hold.0, Ordering::AcqRel);
         HoldCounts(before).without(hold)
     }
@@ -212,7 +206,7 @@ impl Folio {
         }
     }
 
-    /// Makes an orphan that nobody holds any more an ordinary descriptor again, before it goes back to the pool.
+    /// Makes an orphan without a hold an ordinary descriptor again, before it goes back to the pool.
     pub(crate) fn end_orphan(&self) {
         debug_assert!(self.hold_counts().is_left_orphan());
         // Relaxed: the pool's lock publishes it.

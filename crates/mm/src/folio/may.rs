@@ -1,4 +1,4 @@
-//! What may be done to a folio: one predicate, asked under the folio lock.
+//! The operations that a folio permits: one predicate, evaluated under the folio lock.
 //!
 //! # Model
 //!

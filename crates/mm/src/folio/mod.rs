@@ -45,7 +45,7 @@ mod may;
 mod pool;
 pub(crate) mod state;
 
-pub(crate) use holds::{Hold, HoldCounts};
+pub(crate) use holds::{Hold, HoldCounts, MOST_PINS};
 pub(crate) use may::Operation;
 pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;
@@ -99,6 +99,15 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    #[inline(always)]
+    pub(crate) fn new(index: PageIndex, order: u32, frame: FrameNumber) -> Self {
+        Self {
+            index,
+            order,
+            frame,
+        }
+    }
+
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         PAGE_SIZE << self.order
@@ -170,27 +179,25 @@ impl Folio {
         self.index() <= page && page < self.end()
     }
 
+    /// Whether all of its pages are among `pages`.
+    pub(crate) fn lies_in(&self, pages: &Range<u64>) -> bool {
+        pages.start <= self.index().0 && self.end().0 <= pages.end
+    }
+
     /// The folio of byte `pos` of its file, for a lockless reader that saw it in state `seen` at
     /// that position. `None` if it is another folio by now, or not one that covers the byte: order,
     /// index and frame are of one identity, so the bytes to the end of the folio can be read.
     #[inline]
     pub(crate) fn locate(&self, seen: Snapshot, pos: u64) -> Option<Identity> {
-        let identity = Identity {
-            // Acquire: partner is the Release in `attach`.
-            index: PageIndex(self.index.load(Ordering::Acquire)),
-            order: seen.order(),
-            frame: self.frame(),
-        };
+        // Acquire: partner is the Release in `attach`.
+        let index = PageIndex(self.index.load(Ordering::Acquire));
+        let identity = Identity::new(index, seen.order(), self.frame());
         (self.state.validate(seen) && identity.covers(PageIndex::of(pos))).then_some(identity)
     }
 
     #[inline]
     pub(crate) fn identity(&self) -> Identity {
-        Identity {
-            index: self.index(),
-            order: self.order(),
-            frame: self.frame(),
-        }
+        Identity::new(self.index(), self.order(), self.frame())
     }
 
     /// The first of the frames that hold its bytes.
@@ -341,11 +348,7 @@ impl<'a> LockedFolio<'a> {
     /// Its identity, where the lock was taken in state `seen`.
     #[inline]
     pub(crate) fn identity_at(&self, seen: Snapshot) -> Identity {
-        Identity {
-            index: self.index(),
-            order: seen.order(),
-            frame: self.frame(),
-        }
+        Identity::new(self.index(), seen.order(), self.frame())
     }
 
     /// Whether all grains that a range of its bytes touches are uptodate.
@@ -355,11 +358,7 @@ impl<'a> LockedFolio<'a> {
         self.uptodate_grains() & touched == touched
     }
 
-    pub(crate) fn has_content(&self) -> bool {
-        self.uptodate_grains() != 0
-    }
-
-    /// Says which grains are dirty, and which bytes were `written`; the flag is the caller's to change.
+    /// Notes which grains are dirty, and which bytes were `written`. The caller changes the flag.
     pub(crate) fn set_dirty(&self, grains: u64, written: &Range<usize>) {
         if self.dirty.load(Ordering::Relaxed) != grains {
             self.dirty.store(grains, Ordering::Relaxed);

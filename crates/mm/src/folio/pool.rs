@@ -20,8 +20,8 @@
 //!
 //! # Memory ordering
 //!
-//! Whoever gets a descriptor's number or address sees it initialised by how it got it: the list's lock, the
-//! index, or the frame space's numbers of owners.
+//! The number or address of a descriptor comes from the free list under its lock, from the index, or from the frame
+//! space's numbers of owners. Each of them orders the initialisation before the use.
 //!
 //! # Safety
 //!

@@ -22,7 +22,9 @@
 //! | `READAHEAD` | brought in by readahead and not used yet | set by the filler, cleared by the first use | nothing: a hint |
 //! | `MAPPED` | page tables of windows may have pages of it | set by faults, cleared when they are emptied | folio lock |
 //! | `HELD` | a program wants it in memory (`held.rs`) | set and cleared by holds | folio lock |
-//! | `DROPBEHIND` | an uncached operation brought it in: it leaves the cache when that is done, and is on no queue of reclaim's | set by whoever puts it into the index, cleared by the first ordinary use (`uncached.rs`) | set: folio lock; cleared: nothing, whoever clears it says what becomes of the folio |
+//! | `DROPBEHIND` | an uncached operation brought it in: it leaves the cache when that is done, and is on no queue of reclaim's | set by whoever puts
+//! it into the index, cleared by the first ordinary use (`uncached.rs`) | set: folio lock; cleared: nothing; the thread that clears it decides what
+//! becomes of the folio |
 //! | `AGAIN` | stored to since it became dirty, or since a turn of the flusher spared it | set by writers, cleared by writeback | folio lock |
 //! | `EARLY` | the flusher wrote it for room alone | set by writeback, cleared by the next store (`dirty/rewrites.rs`) | set: `wb_lock`; cleared: folio lock |
 //! | `UNEVICTABLE` | of a memory file system: there is no store to read it from again | whoever puts it into the index, cleared on removal | folio lock |
@@ -34,8 +36,8 @@
 //!    alone, so a reader of one part is never disturbed by a writer of another.
 //! 2. The order changes only under the folio lock, together with the version or while the folio is
 //!    not `UPTODATE`: what is uptodate and of one version is of one order.
-//! 3. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index. What may be done to
-//!    it then, [`Operation`](super::Operation) says.
+//! 3. A folio with `DIRTY`, `WRITEBACK` or `UNSTABLE` is in its mapping's index. [`Operation`](super::Operation) says
+//!    which operations it permits then.
 //! 4. `ERROR` implies `DIRTY` or `WRITEBACK` (the retry is under way).
 //!
 //! # Memory ordering
@@ -154,14 +156,14 @@ impl FolioState {
         Snapshot(self.0.load(Ordering::Relaxed)).version() == begin.version()
     }
 
-    /// The version as it may look to who has not fenced: for a model that must fail.
+    /// The version as a reader without the fence may see it: for a model that must fail.
     #[cfg(loom)]
     pub(crate) fn version_unordered(&self) -> u64 {
         // Relaxed: that is what is wrong with it.
         Snapshot(self.0.load(Ordering::Relaxed)).version()
     }
 
-    /// The order, for who holds the folio lock or reads it as a hint.
+    /// The order, for a holder of the folio lock, or as a hint.
     #[inline]
     pub(crate) fn order(&self) -> u32 {
         // Relaxed: the folio lock orders it.

@@ -1,4 +1,4 @@
-//! The table of general blocks: which are held, how full they are, and what the bound lets us hold.
+//! The table of general blocks: which are held, how full they are, and how many the bound permits.
 //!
 //! # Model
 //!
@@ -67,7 +67,7 @@ pub(super) struct Table {
     /// Of them those that the blocks get once enough linear frames were freed: their frames are no longer
     /// available.
     pub(super) linear_owed: u32,
-    /// What capacity and linear units would be together if metadata kept to its floor.
+    /// The sum of capacity and linear units if metadata kept to its floor.
     pub(super) target: u32,
     /// Largest `target` ever: so far the range is active, so long is the table charged for.
     pub(super) active: u32,
@@ -94,7 +94,7 @@ impl Table {
         }
     }
 
-    /// Bytes that the table, the numbers of the frames' owners and the counts of what is fixed take for each block it can
+    /// Bytes that the table, the numbers of the frames' owners and the counts of fixed folios take for each block it can
     /// ever hold.
     pub(super) const BYTES_PER_BLOCK: u64 = (size_of::<Block>()
         + size_of::<u32>()
@@ -218,6 +218,10 @@ impl Table {
         } else {
             self.find_order(order)?
         };
+        self.alloc_in(number, order)
+    }
+
+    fn alloc_in(&mut self, number: u32, order: u32) -> Option<u32> {
         let index = self.blocks[number as usize].buddy.alloc(order)?;
         self.relink(number);
         Some(number << MAX_ORDER | index)
@@ -232,9 +236,7 @@ impl Table {
             .filter(|&last| self.state(last) == State::Open && fits(last));
         let number = last.or_else(|| self.emptiest(1, fits).pop())?;
         self.for_pins = Some(number);
-        let index = self.blocks[number as usize].buddy.alloc(order)?;
-        self.relink(number);
-        Some(number << MAX_ORDER | index)
+        self.alloc_in(number, order)
     }
 
     /// Frees a chunk; true if its block is isolated.

@@ -15,20 +15,20 @@
 //! ```
 //!
 //! `available` and `reserved` share one atomic word with the flag that somebody waits, so that a
-//! reservation is taken in one step from a state in which nobody waited, and a free learns as it adds to the
-//! count whether somebody has to be told.
+//! reservation is taken in one step from a state without waiters, and a free learns from the same addition whether a
+//! waiter is to be woken.
 //!
-//! Those who wait queue with a [`Ticket`]. While there is one nobody else reserves, and only the first may
-//! take. Whoever makes frames available wakes the first once there are as many as it needs; whoever leaves
-//! the first place tells the next. Each sleeps on a condition variable of its own: nobody is woken in vain.
+//! Waiters queue with a [`Ticket`]. While there is one no other caller reserves, and only the first may take. A
+//! thread that makes frames available wakes the first waiter once there are as many as it needs; a waiter that leaves
+//! the first place wakes the next. Each sleeps on its own condition variable, so no waiter is woken in vain.
 //!
 //! # Invariants
 //!
 //! 1. `available` is lowered below zero only by a shrink of the limit; a reservation needs
 //!    `available ≥ n`. So, except after a shrink, `reserved + in use ≤ managed`, and a reserved
 //!    frame is either free in an open block or a magazine, or in a block that may still be taken.
-//! 2. A frame is on a list before it is counted as available, and taken off only by who reserved it
-//!    before. So whoever holds a reservation finds a frame, if nobody moves frames meanwhile.
+//! 2. A frame is on a list before it is counted as available, and taken off only with a reservation. So the holder of
+//!    a reservation finds a frame, if no frames are moved meanwhile.
 //! 3. The flag is set exactly while the queue is not empty, and `head_need` is what its first needs. If
 //!    so many are available, the first is awake or about to be woken.
 //!
@@ -41,9 +41,9 @@
 //!
 //! Additions to `available` release and subtractions acquire (`AcqRel` on one word, partners of each
 //! other): a reservation made from a freed frame sees the list that the frame is on. The `WAITERS` flag
-//! lies in the same word and so in the same order of changes: a free either sees the flag, or comes
-//! before its setting, and then who set it sees the freed frame. `head_need` is written before such a
-//! change of the word by who queues, and read after one by who frees, hence relaxed.
+//! lies in the same word and so in the same order of changes: a free either sees the flag, or comes before its
+//! setting, and then the thread that set it sees the freed frame. A waiter writes `head_need` before such a change of
+//! the word, and a free reads it after one, hence relaxed.
 
 use super::{FrameKind, Frames, Reservation};
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -98,7 +98,7 @@ impl Budget {
     /// The counts of now. A hint unless the caller keeps them from changing.
     #[inline]
     pub(super) fn counts(&self) -> Counts {
-        // Acquire: pairs with the additions; who finds enough may go on to wait or not by it.
+        // Acquire: pairs with the additions; a waiter decides by it whether to sleep.
         Counts::unpack(self.word.load(Ordering::Acquire))
     }
 
@@ -144,7 +144,7 @@ impl Budget {
         self.word.fetch_sub(u64::from(n), Ordering::Relaxed);
     }
 
-    /// Turns `n` frames in use into reserved ones again, for who could not use what it took.
+    /// Turns `n` frames in use into reserved ones again, for a caller that could not use them.
     #[inline]
     pub(super) fn unreserve(&self, n: u32) {
         let change = (u64::from(n) << AVAILABLE_SHIFT).wrapping_sub(u64::from(n));
@@ -186,7 +186,7 @@ impl Budget {
         self.queue.lock().len()
     }
 
-    /// Says what the first waiter needs, or that nobody waits; true if it could be served now.
+    /// Announces the need of the first waiter, or that there is none; true if it could be served now.
     ///
     /// Context: the queue's lock is held.
     fn announce_head(&self, need: Option<u32>) -> bool {

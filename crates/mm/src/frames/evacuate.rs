@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Nothing is allocated from an isolated block, and what is freed into it stays in it.
+//! 1. Nothing is allocated from an isolated block, and frames that are freed into it stay in it.
 //! 2. A block's memory is given back when none of its frames is in use and an RCU grace period has
 //!    passed since (an optimistic reader may still be copying from a frame freed a moment ago).
 //!
@@ -63,7 +63,7 @@ impl Frames {
         table.isolate(block);
         let now = table.managed_now();
         let allowed = match u32::try_from(table.managed - now) {
-            // Only blocks beyond the capacity give up frames; what was promised must be free elsewhere.
+            // Only blocks beyond the capacity give up frames; promised frames must be free elsewhere.
             Ok(0) | Err(_) => {
                 let spare = table.surplus_frames() - table.isolated_free as i64;
                 self.budget.counts().available + spare.max(0) >= 0
@@ -118,7 +118,7 @@ impl Frames {
         self.give_back_leaving(&leaving)
     }
 
-    /// Ends an isolation: the block is allocatable again, and who waits may get its free frames.
+    /// Ends an isolation: the block is allocatable again, and waiters may get its free frames.
     ///
     /// Panics when the block is not isolated.
     pub fn unisolate(&self, block: BlockNumber) {
@@ -136,7 +136,7 @@ impl Frames {
     /// Gives wholly free blocks back: all of them, or without `all` only as many as lie beyond the limit.
     /// Returns how many.
     ///
-    /// Frees keep blocks, since what was just emptied is soon needed. Blocks as [`Frames::give_back`] does.
+    /// Frees keep blocks, since an emptied block is soon needed again. Blocks as [`Frames::give_back`] does.
     pub fn trim(&self, all: bool) -> usize {
         let mut given = 0;
         loop {
@@ -212,7 +212,7 @@ impl Frames {
         // SAFETY: the frames are the caller's, so nobody else copies or does I/O to or from them, and
         // readers that saw them in a folio are gone.
         unsafe { self.range.give_back(range.clone()) }?;
-        // What took the access away may not have been the memory.
+        // The pages may have become inaccessible for another reason than bad memory.
         self.range.activate(range.clone(), false)?;
         if let Err(error) = self.range.populate(range) {
             // The frames are usable all the same: each page comes with its first touch.
@@ -265,7 +265,7 @@ impl Frames {
     /// Isolates about the emptiest block among those of which a frame is in use, to make it whole.
     ///
     /// `None` when there is no block of which frames are free, when the frames that are available
-    /// beside `keep` are not enough to move what is in it, or when somebody waits for frames.
+    /// beside `keep` are not enough to move its folios, or when a caller waits for frames.
     /// The caller ends the isolation with [`Frames::unisolate`]. Does not sleep.
     /// Context: no lock of rank `Frames` or inner.
     pub fn isolate_fragmented(

@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! Each block has a count of folios that are viewed or pinned in it. What matters is how many blocks have any: however
-//! few pages that are, the block is no use to linear frames, or to a smaller limit ([`crate::unreclaimable`]).
+//! Each block has a count of folios that are viewed or pinned in it. The number of blocks with such a folio counts:
+//! even one page keeps its block from linear frames, and from a smaller limit ([`crate::unreclaimable`]).
 //!
 //! # Memory ordering
 //!
@@ -11,46 +11,20 @@
 
 use super::entries::BlockEntries;
 use super::{FrameNumber, Frames, MAX_ORDER};
-use foliocache_sync::atomic::{AtomicU32, Ordering};
-use foliocache_sys::Errno;
+use foliocache_sync::atomic::Ordering;
 
 /// A count for each block.
-type Counts = BlockEntries<1>;
-
-pub(super) struct FixedBlocks {
-    counts: Counts,
-    nr: AtomicU32,
-}
-
-impl FixedBlocks {
-    pub(super) const BYTES_PER_BLOCK: usize = Counts::BYTES_PER_BLOCK;
-
-    /// As [`BlockEntries::new`].
-    pub(super) fn new(blocks: u32) -> Result<Self, Errno> {
-        Ok(Self {
-            counts: Counts::new(blocks)?,
-            nr: AtomicU32::new(0),
-        })
-    }
-
-    /// As [`BlockEntries::activate`].
-    pub(super) fn activate(&self, from: u32, to: u32) -> Result<(), Errno> {
-        self.counts.activate(from, to)
-    }
-
-    fn count(&self, frame: FrameNumber) -> &AtomicU32 {
-        self.counts.of_taken(frame.0 >> MAX_ORDER)
-    }
-}
+pub(super) type FixedBlocks = BlockEntries<1>;
 
 impl Frames {
     /// Notes that a folio with general frames from `frame` on got its first view or pin; whether it is the first such
     /// folio of the block.
     #[inline]
     pub(crate) fn fix(&self, frame: FrameNumber) -> bool {
-        let first = self.fixed.count(frame).fetch_add(1, Ordering::Relaxed) == 0;
+        let count = self.fixed.of_taken(frame.0 >> MAX_ORDER);
+        let first = count.fetch_add(1, Ordering::Relaxed) == 0;
         if first {
-            self.fixed.nr.fetch_add(1, Ordering::Relaxed);
+            self.nr_fixed.fetch_add(1, Ordering::Relaxed);
         }
         first
     }
@@ -58,13 +32,14 @@ impl Frames {
     /// Notes that such a folio lost its last one.
     #[inline]
     pub(crate) fn unfix(&self, frame: FrameNumber) {
-        if self.fixed.count(frame).fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.fixed.nr.fetch_sub(1, Ordering::Relaxed);
+        let count = self.fixed.of_taken(frame.0 >> MAX_ORDER);
+        if count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.nr_fixed.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Blocks that cannot be emptied.
     pub(crate) fn nr_fixed(&self) -> u64 {
-        u64::from(self.fixed.nr.load(Ordering::Relaxed))
+        u64::from(self.nr_fixed.load(Ordering::Relaxed))
     }
 }

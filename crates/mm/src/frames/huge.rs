@@ -1,4 +1,4 @@
-//! Huge pages for linear frames: whether there are any, and what the kernel's pool has left.
+//! Huge pages for linear frames: whether they are used, and how many the kernel's pool has left.
 
 use super::{BLOCK_FRAMES, Frames};
 use foliocache_sync::atomic::Ordering;
@@ -54,10 +54,6 @@ impl Frames {
     #[inline]
     pub(crate) fn is_huge(&self) -> bool {
         self.linear.huge.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn huge_frames(&self) -> HugeFrames {
-        self.linear.state.lock().huge
     }
 
     /// Whether frames are huge and the pool has no page for a unit more.

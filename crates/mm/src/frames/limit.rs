@@ -24,6 +24,7 @@
 //! The limit and the capacity change under the table's lock; charging within the room needs no lock.
 
 use super::block::Table;
+use super::budget::Budget;
 use super::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameUsage, Frames, MIN_LIMIT};
 use crate::error::MmError;
 use crate::types::PAGE_SHIFT;
@@ -82,10 +83,6 @@ impl Room {
     }
 }
 
-fn target_for(limit: u64) -> u32 {
-    ((limit - limit / FLOOR_SHARE) / BLOCK_SIZE as u64) as u32
-}
-
 impl Frames {
     /// Least limit under which blocks of so many bytes fit beside so many bytes of metadata.
     pub(crate) fn limit_for(blocks: u64, metadata: u64) -> u64 {
@@ -126,7 +123,7 @@ impl Frames {
     }
 
     pub(super) fn apply_limit(&self, table: &mut Table, bytes: u64) -> Result<(), MmError> {
-        let target = target_for(bytes);
+        let target = ((bytes - bytes / FLOOR_SHARE) / BLOCK_SIZE as u64) as u32;
         if target > table.active {
             let old = table.active as usize * BLOCK_SIZE;
             self.range
@@ -138,7 +135,7 @@ impl Frames {
             table.reserve(target);
         }
         self.room.change(bytes as i64 - table.limit as i64);
-        // Whoever was refused tries again under the new limit.
+        // A caller that was refused tries again under the new limit.
         table.metadata_wanted = 0;
         table.limit = bytes;
         table.target = target;
@@ -168,7 +165,7 @@ impl Frames {
     }
 
     /// Charges `bytes` of metadata if there is room for them at once: for what can be done without. Takes no
-    /// lock, and makes nobody give anything up.
+    /// lock, and reclaims nothing.
     #[must_use]
     pub fn try_charge_metadata(&self, bytes: u64) -> bool {
         self.room.take(bytes, 0) || foliocache_sync::planted!(metadata_not_charged)
@@ -197,7 +194,7 @@ impl Frames {
     }
 
     /// Whether so little room is left for metadata, and no block that could be had at once in its place, that
-    /// caches of metadata should give some up before somebody is refused. `fixed` says that no block may be had. A few
+    /// caches of metadata should give some up before a caller is refused. `fixed` says that no block may be had. A few
     /// loads.
     pub fn metadata_low(&self, fixed: bool) -> bool {
         let hints = &self.hints;
@@ -232,7 +229,8 @@ impl Frames {
             return false;
         }
         table.capacity -= 1;
-        // What has just been taken from the available count: no surplus, so no penalty changes.
+        // Those frames have just left the available count. There is no surplus, so no penalty
+        // changes.
         table.managed -= i64::from(BLOCK_FRAMES);
         debug_assert_eq!(table.managed, table.managed_now());
         true
@@ -332,14 +330,8 @@ impl Frames {
 
     /// Frames that must be freed, after a shrink, before there is one to reserve. Two loads.
     pub fn deficit(&self) -> u64 {
-        let of = |kind| {
-            self.budget_of(kind)
-                .counts()
-                .available
-                .min(0)
-                .unsigned_abs()
-        };
-        of(FrameKind::General) + of(FrameKind::Linear)
+        let of = |budget: &Budget| budget.counts().available.min(0).unsigned_abs();
+        of(&self.budget) + of(&self.linear.budget)
     }
 
     fn low(&self, kind: FrameKind) -> u64 {
@@ -438,7 +430,7 @@ impl Frames {
             capacity_pages: u64::from(table.units()) * u64::from(BLOCK_FRAMES),
             blocks_forced: table.forced,
             order_failures: self.hints.order_failures.load(Ordering::Relaxed),
-            huge: self.huge_frames(),
+            huge: self.linear.state.lock().huge,
         }
     }
 }

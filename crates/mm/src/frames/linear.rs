@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Linear frames have a [`Budget`] of their own, made of units of 2 MiB of the limit. A unit moves between it and
-//! the general blocks by demand: one that nobody uses at once; else blocks are emptied for linear frames, and
+//! the general blocks by demand. An unused unit moves at once. Otherwise blocks are emptied for linear frames, and
 //! linear frames *owe* a unit to the blocks until enough of them were freed.
 //!
 //! # Huge frames
@@ -21,15 +21,15 @@
 //! Where [`Frames::with_huge_frames`] asked for them, and the kernel's pool of huge pages has one as the memfd is made,
 //! the memfd is of huge pages. Then a unit is taken and freed as a whole, by one folio. Its huge page is made as it is
 //! taken: others may have emptied the pool, and a touch would be SIGBUS. A unit that cannot be had is owed to the blocks,
-//! and none comes in its place before the pool has pages: linear frames have what is less, of bound and pool.
+//! and none comes in its place before the pool has pages. So the smaller one of bound and pool limits linear frames.
 //!
 //! # Invariants
 //!
 //! 1. A page of the linear space is touched only by whoever has its folio in the index of its file, from
 //!    [`Frames::take_linear`] to [`Frames::free_linear`], and by readers that began before: even a read of an absent
-//!    page makes one, which nobody counts.
-//! 2. A page is punched only if it was leaving since before a grace period and was not taken back since; who
-//!    takes it while the punch is under way waits for its end.
+//!    page makes one, which is not counted.
+//! 2. A page is punched only if it was leaving since before a grace period and was not taken back since; a thread
+//!    that takes it while the punch is under way waits for its end.
 //! 3. Leaving frames count as in use.
 //! 4. A run of the space is taken by one file until all its frames are absent again.
 //! 5. A frame is taken only while the page table with which the direct map has it is charged. That table is given
@@ -37,7 +37,7 @@
 //!
 //! # Locking
 //!
-//! *Protects*: what is leaving, which runs are free, and what is known of their units. *Order*: leaf. *May block*: no;
+//! *Protects*: the leaving frames, the free runs, and the state of units. *Order*: leaf. *May block*: no;
 //! [`Frames::take_linear`] and [`Frames::charge_tables`] wait for a few system calls of another thread. `punching` is taken before every other lock of memory.
 //!
 //! # Safety
@@ -83,7 +83,7 @@ const MAX_GROWTH: u32 = ((64 << 30) / BLOCK_SIZE as u64) as u32;
 /// Least units of a range: 16 MiB.
 const MIN_RANGE: u32 = 8;
 
-/// What a range takes beside its units.
+/// Bytes that a range takes beside its units.
 const RANGE_OVERHEAD: u64 = 128;
 
 /// Most frames that one punch frees, so that nobody waits for it for long.
@@ -117,7 +117,7 @@ pub(super) struct State {
     pub(super) huge: HugeFrames,
     /// Free runs of the space, in units.
     free: Runs,
-    /// What is leaving, by its first frame. No two overlap.
+    /// Frames that are leaving, by the first of each run. No two overlap.
     leaving: BTreeMap<u32, Leaving>,
     /// How often something was freed.
     freed: u64,
@@ -146,6 +146,8 @@ struct Leaving {
 #[derive(Debug)]
 pub(crate) struct LinearRange {
     frames: Range<u32>,
+    /// The page of the file that has the first frame.
+    pub(crate) first: u64,
 }
 
 /// Why there is no range.
@@ -166,7 +168,18 @@ impl LinearRange {
         self.frames.len() as u64
     }
 
-    /// What it takes by itself, in bytes.
+    /// The page of the file after the last that it has.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.pages()
+    }
+
+    /// The part of the file's pages that it has, counted from its own first page.
+    pub(crate) fn part(&self, pages: &Range<u64>) -> Range<u64> {
+        let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
+        within(pages.start)..within(pages.end)
+    }
+
+    /// Bytes that it takes by itself.
     pub(crate) fn memory_bytes(&self) -> u64 {
         RANGE_OVERHEAD + (self.pages() >> MAX_ORDER) * size_of::<Unit>() as u64
     }
@@ -298,7 +311,8 @@ impl Frames {
         let frames = run.start << MAX_ORDER..run.end << MAX_ORDER;
         let range = RangeUnits { owner, units };
         state.ranges.insert(frames.start, range);
-        Ok(LinearRange { frames })
+        let first = owner.first;
+        Ok(LinearRange { frames, first })
     }
 
     /// Gives a run back that nothing was charged for. Does not block.
@@ -386,7 +400,7 @@ impl Frames {
             }
             state.memory.as_ref().filter(|_| self.is_huge()).cloned()
         };
-        // What is taken back never stopped counting.
+        // Frames that are taken back never stopped counting.
         let n = end - first - back;
         if let Some(memory) = memory.filter(|_| n > 0) {
             debug_assert_eq!(n, BLOCK_FRAMES, "a unit is one folio's");
@@ -395,10 +409,9 @@ impl Frames {
         promised.use_up(self, FrameKind::Linear, n);
         linear.budget.settle(n);
         if back > 0 {
-            linear.leaving.fetch_sub(u64::from(back), Ordering::Relaxed);
-            linear
-                .taken_back
-                .fetch_add(u64::from(back), Ordering::Relaxed);
+            let (leaving, taken_back) = (&linear.leaving, &linear.taken_back);
+            leaving.fetch_sub(back.into(), Ordering::Relaxed);
+            taken_back.fetch_add(back.into(), Ordering::Relaxed);
         }
         Ok(mapped)
     }
@@ -421,19 +434,13 @@ impl Frames {
         self.linear.taken_back.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the kernel has for linear frames now: for a look from outside at what `usage` says. A system call.
-    pub fn resident_linear(&self) -> Result<u64, Errno> {
-        let memory = self.linear.state.lock().memory.clone();
-        memory.map_or(Ok(0), |memory| memory.resident())
-    }
-
     /// Frames that were freed and not punched yet. One load.
     pub(crate) fn leaving(&self) -> u64 {
         self.linear.leaving.load(Ordering::Relaxed)
     }
 
-    /// Punches what has been leaving since before a grace period, and gives runs back that are empty; how many
-    /// frames became available.
+    /// Punches frames that have been leaving since before a grace period, and gives runs back that are empty; how
+    /// many frames became available.
     ///
     /// Context: waits for a grace period and for other callers; makes a system call for each run of neighbours.
     pub(crate) fn punch_leaving(&self) -> u64 {
@@ -476,10 +483,9 @@ impl Frames {
                 continue;
             }
             gone += run.len() as u64;
-            linear
-                .leaving
-                .fetch_sub(run.len() as u64, Ordering::Relaxed);
-            linear.budget.add(run.len() as u32);
+            let len = run.len() as u32;
+            linear.leaving.fetch_sub(len.into(), Ordering::Relaxed);
+            linear.budget.add(len);
         }
         self.release_retired(&memory, number);
         self.settle_owed();

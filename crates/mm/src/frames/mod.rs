@@ -100,6 +100,8 @@ pub struct Frames {
     /// Isolated blocks: while there are any, which is for milliseconds, frees pass the magazines by. Relaxed:
     /// raised while all magazines are closed under their locks, and read under the lock of one.
     isolated: AtomicU32,
+    /// Blocks that cannot be emptied (`fixed.rs`).
+    nr_fixed: AtomicU32,
     hints: Hints,
     table: RankedMutex<Table>,
     /// Notified, under the table's lock, when a new block is open.
@@ -128,6 +130,7 @@ impl Frames {
             room: Room::default(),
             magazines: Magazines::new(),
             isolated: AtomicU32::new(0),
+            nr_fixed: AtomicU32::new(0),
             hints: Hints::default(),
             table: RankedMutex::new(Rank::Frames, Table::new()),
             grown: Condvar::new(),
@@ -155,8 +158,9 @@ impl Frames {
 
     /// Promises `n` frames of a kind; `None` when they are not available, or while others wait.
     ///
-    /// Counts against the bound from now on, takes no memory yet. Does not sleep. Whoever gets `None`
-    /// reclaims, or joins the queue ([`Frames::enqueue`]). Context: no lock of rank `Frames` or inner.
+    /// Counts against the bound from now on, takes no memory yet. Does not sleep. A caller that gets
+    /// `None` reclaims, or joins the queue ([`Frames::enqueue`]). Context: no lock of rank `Frames` or
+    /// inner.
     #[inline]
     pub fn try_reserve_of(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
         let budget = self.budget_of(kind);
@@ -187,7 +191,7 @@ impl std::fmt::Debug for Frames {
     }
 }
 
-/// A promise of frames of one kind; what is left of it when it is dropped goes back.
+/// A promise of frames of one kind. The unused part goes back when it is dropped.
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct Reservation<'a> {
     budget: &'a Budget,
@@ -204,7 +208,7 @@ impl<'a> Reservation<'a> {
         }
     }
 
-    /// What frames are promised.
+    /// The kind of frames that are promised.
     #[inline]
     pub fn kind(&self) -> FrameKind {
         self.kind
@@ -216,7 +220,7 @@ impl<'a> Reservation<'a> {
         self.left
     }
 
-    /// Gives back what is left of it.
+    /// Gives the unused part back.
     pub(crate) fn cancel(&mut self) {
         let left = std::mem::take(&mut self.left);
         if left > 0 {

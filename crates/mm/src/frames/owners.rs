@@ -2,19 +2,20 @@
 //!
 //! # Model
 //!
-//! Who owns a chunk of frames leaves a number with its first frame ([`Frames::set_owner`]); whoever
-//! empties a block asks for the numbers of its frames in use ([`Frames::owners`], decision 25).
+//! The owner of a chunk of frames leaves a number with its first frame ([`Frames::set_owner`]). A
+//! thread that empties a block asks for the numbers of its frames in use ([`Frames::owners`],
+//! decision 25).
 //!
 //! # Invariants
 //!
 //! 1. A number is a hint: that of a frame that is free, or lies inside a chunk, is an earlier owner's.
-//!    Whoever asks looks under the owner's lock whether it still has the frame.
+//!    The caller checks under the owner's lock whether it still has the frame.
 //!
 //! # Memory ordering
 //!
-//! A number is stored Release and loaded Acquire, partners of one another: who finds it sees that its owner
-//! was made. One that is not seen yet belongs to an owner that has just got its frames; its block is not
-//! empty then, and is looked at again.
+//! A number is stored Release and loaded Acquire, partners of one another: a thread that finds it sees that its owner
+//! was made. One that is not seen yet belongs to an owner that has just got its frames; its block is not empty then,
+//! and is looked at again.
 
 use super::entries::BlockEntries;
 use super::{BLOCK_FRAMES, BlockNumber, FrameNumber, Frames};
@@ -24,8 +25,7 @@ use foliocache_sync::atomic::Ordering;
 pub(super) type Owners = BlockEntries<{ BLOCK_FRAMES }>;
 
 impl Frames {
-    /// Notes that the chunk which begins with `frame` belongs to `owner`, which is not 0. Of linear frames nobody
-    /// needs to know that.
+    /// Notes that the chunk which begins with `frame` belongs to `owner`, which is not 0. Linear frames need no note.
     #[inline]
     pub(crate) fn set_owner(&self, frame: FrameNumber, owner: u32) {
         if self.is_linear(frame) {

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! One thread at a time takes a new block, with no lock held while the kernel finds and zeroes its memory.
-//! Who needs one meanwhile waits for it and looks again. That may take milliseconds where a virtual machine has to ask its host for
-//! the memory, so the background reclaimer takes [`AHEAD`] blocks before they are needed, as long as there may be more.
+//! Other threads that need one meanwhile wait for it and look again. That may take milliseconds where a virtual machine has to ask
+//! its host for the memory, so the background reclaimer takes [`AHEAD`] blocks before they are needed, as long as there may be
+//! more.
 //!
 //! # Invariants
 //!
@@ -98,20 +99,14 @@ impl Frames {
             return None;
         }
         let mut reservation = Reservation::new(self, FrameKind::General, 1 << order);
-        let frame = self.chunk(|table| table.alloc_for_pins(order))?;
-        reservation.use_up(self, FrameKind::General, 1 << order);
-        self.budget.settle(1 << order);
-        Some(frame)
+        self.chunk(&mut reservation, order, |table| table.alloc_for_pins(order))
     }
 
     fn alloc_chunk(&self, reservation: &mut Reservation<'_>, order: u32) -> Option<FrameNumber> {
         if order == 0 {
             return Some(self.alloc(reservation));
         }
-        let frame = self.chunk(|table| table.alloc(order))?;
-        reservation.use_up(self, FrameKind::General, 1 << order);
-        self.budget.settle(1 << order);
-        Some(frame)
+        self.chunk(reservation, order, |table| table.alloc(order))
     }
 
     /// Gives 2^`order` frames back, the first of which is `frame`: what was allocated as a chunk, or
@@ -179,12 +174,19 @@ impl Frames {
         }
     }
 
-    /// Finds a chunk of frames that the caller has counted.
-    fn chunk(&self, alloc: impl Fn(&mut Table) -> Option<u32>) -> Option<FrameNumber> {
+    /// Takes a chunk of frames of a reservation, which `alloc` finds.
+    fn chunk(
+        &self,
+        reservation: &mut Reservation<'_>,
+        order: u32,
+        alloc: impl Fn(&mut Table) -> Option<u32>,
+    ) -> Option<FrameNumber> {
         let mut table = self.table.lock();
         loop {
             if let Some(frame) = alloc(&mut table) {
                 self.look_ahead(&table);
+                reservation.use_up(self, FrameKind::General, 1 << order);
+                self.budget.settle(1 << order);
                 return Some(FrameNumber(frame));
             }
             if table.growing {

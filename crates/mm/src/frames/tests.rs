@@ -100,7 +100,7 @@ fn blocks_are_taken_ahead_of_need() {
         assert!(usage.total_bytes() <= 64 * MIB, "{usage:?}");
         assert_eq!(usage.available_pages, before.available_pages);
     }
-    // What is small has nothing to spare.
+    // A small cache has nothing to spare.
     let small = Frames::new(16 * MIB).unwrap();
     let mut reservation = small.try_reserve(1).unwrap();
     small.alloc(&mut reservation);
@@ -561,7 +561,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the frame space should say.
+/// The figures that the frame space should give.
 #[derive(Default)]
 struct Model<'a> {
     reservations: Vec<Reservation<'a>>,
@@ -610,7 +610,7 @@ impl<'a> Model<'a> {
         if !self.shrunk {
             assert_eq!(usage.blocks_forced, 0);
             assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");
-            // What was promised and what is available can all be backed.
+            // All promised and available frames can be backed.
             let isolated_free: u64 = self
                 .isolated
                 .iter()

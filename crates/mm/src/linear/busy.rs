@@ -8,7 +8,7 @@
 //!
 //! Locks that are shared may be held by one or another all the time. While a mapping wants one, those who would share
 //! it wait, which is bounded by the mapping's patience. It wants `i_rwsem` first, and `invalidate_lock` once it has
-//! that: who waits for the second while it has the first shared cannot be.
+//! that: so no thread waits for the second while it has the first shared.
 //!
 //! Pins are waited for before any lock is taken: see `pin.rs`.
 //!
@@ -54,7 +54,7 @@ fn wait_for_lock<G>(
 }
 
 impl AddressSpace {
-    /// Takes `i_rwsem` and `invalidate_lock`: nobody adds a folio. Context: `LinearFile::making` held.
+    /// Takes `i_rwsem` and `invalidate_lock`, so that no folio is added. Context: `LinearFile::making` held.
     pub(super) fn lock_to_add_range(
         &self,
         linear: &LinearFile,

@@ -174,7 +174,7 @@ fn a_page_that_a_load_brings_in_is_in_the_page_tables_of_its_window_alone() {
         assert!(!has_page_table_entry(frame(page)), "{page}");
     }
     assert_eq!(load(&vma, 63 * PAGE + 100), 0);
-    // What is not punched yet is taken back, where it is.
+    // Frames that are not punched yet are taken back, in place.
     world.evict(&file);
     assert_eq!(load(&vma, 7 * PAGE), byte(1, 7));
     assert_eq!(read(&file, 7 * PAGE, PAGE_SIZE), [byte(1, 7); PAGE_SIZE]);
@@ -379,7 +379,7 @@ fn a_touch_that_is_told_of_late_poisons_no_page() {
     store.unreadable.store(false, Ordering::Relaxed);
     // SAFETY: in the mapping.
     assert_eq!(unsafe { address(2).read_volatile() }, byte(1, 2));
-    // Whoever does wait is told, and of a page that was refused before, too.
+    // A thread that does wait gets the error, also for a page that was refused before.
     usercopy::install_handlers().expect("handlers");
     store.unreadable.store(true, Ordering::Relaxed);
     let start = Instant::now();

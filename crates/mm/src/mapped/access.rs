@@ -1,13 +1,6 @@
-//! What a mapping is for.
+//! The access of a mapping.
 
-/// The access of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum VmaAccess {
-    /// Reads; a store is SIGSEGV.
-    Read,
-    /// Reads and stores; stores go to the file.
-    ReadWrite,
-}
+pub use foliocache_sys::memory::WindowAccess as VmaAccess;
 
 /// The access of a mapping whose pages are held in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,21 +1,21 @@
-//! Ranges of files that are held in memory. `held.rs` says what is done with them.
+//! The state of ranges of files that are held in memory. The procedures are in `held.rs`.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sys::memory::PageVec;
 use std::ops::Range;
 
-/// Bytes that are copied at a time where programs or devices may store to what is written.
+/// Bytes that are copied at a time where programs or devices may store to the pages that are written.
 pub(crate) const STABLE_BYTES: usize = 256 << 10;
 
-/// What mappings of a cache hold.
+/// Pages that the mappings of a cache hold.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     /// Pages that they hold.
     pub(crate) pages: AtomicU64,
     /// Those of them that are held for I/O, not of memory file systems. Relaxed: they steer.
     pub(crate) for_io: AtomicU64,
-    /// What held pages are written from, made by the first: they change meanwhile.
+    /// The buffer that held pages are written from, since they change meanwhile. The first hold makes it.
     pub(crate) stable: Mutex<PageVec<u8>>,
 }
 
@@ -23,15 +23,9 @@ pub(crate) struct Holding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum HoldKind {
     Read,
+    /// Stores to its pages make nothing dirty by themselves.
     Untracked,
     Io,
-}
-
-impl HoldKind {
-    /// Whether stores make nothing dirty by themselves.
-    pub(crate) fn unnoticed(self) -> bool {
-        self == Self::Untracked
-    }
 }
 
 /// A range that is held.

@@ -1,4 +1,4 @@
-//! [`LinearFile`]: what a file has once it was mapped. `linear.rs` says what is done with it.
+//! [`LinearFile`]: the state of a file that was mapped. The procedures are in `linear.rs`.
 
 use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::rank::{Rank, RankedRwLock};
@@ -9,31 +9,14 @@ use super::held::Held;
 use super::window::Window;
 use crate::frames::{FrameNumber, LinearRange};
 
-/// The linear ranges of a file, its windows, and what of it is held.
+/// The linear ranges of a file, its windows, and its held pages.
 pub(crate) struct LinearFile<F> {
     /// Pages that the ranges cover, with linear frames throughout.
     pub(crate) making: Mutex<u64>,
-    pub(crate) ranges: RankedRwLock<Vec<Arc<FileRange>>>,
+    pub(crate) ranges: RankedRwLock<Vec<Arc<LinearRange>>>,
     pub(crate) windows: RankedRwLock<Vec<Arc<Window<F>>>>,
     pub(crate) held: RankedRwLock<Vec<Held>>,
     pub(crate) wants: Wants,
-}
-
-pub(crate) struct FileRange {
-    pub(crate) first: u64,
-    pub(crate) range: LinearRange,
-}
-
-impl FileRange {
-    pub(crate) fn end(&self) -> u64 {
-        self.first + self.range.pages()
-    }
-
-    /// The part of the file's pages that it has, counted from its own first page.
-    pub(crate) fn part(&self, pages: &Range<u64>) -> Range<u64> {
-        let within = |page: u64| page.clamp(self.first, self.end()) - self.first;
-        within(pages.start)..within(pages.end)
-    }
 }
 
 impl<F> Default for LinearFile<F> {
@@ -55,9 +38,9 @@ impl<F> LinearFile<F> {
 
     /// The linear frames of pages, run by run, each with its first page.
     pub(crate) fn runs(&self, pages: Range<u64>) -> Vec<(u64, Range<FrameNumber>)> {
-        let runs = |range: &Arc<FileRange>| {
+        let runs = |range: &Arc<LinearRange>| {
             let part = range.part(&pages);
-            let frame = |page: u64| range.range.base().add(page as u32);
+            let frame = |page: u64| range.base().add(page as u32);
             (!part.is_empty())
                 .then(|| (range.first + part.start, frame(part.start)..frame(part.end)))
         };

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! One waits in the kernel, some wait for it. Whoever takes a fault while nobody else waits has one more started, so
+//! One waits in the kernel, some wait for it. A thread that takes a fault while no other waits starts one more, so
 //! that faults that wait for I/O hold up no others.
 //!
 //! # Locking

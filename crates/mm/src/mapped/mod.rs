@@ -1,9 +1,9 @@
-//! What is known of mapped files: windows, the area that they lie in, linear ranges, and what is held in memory.
+//! The state of mapped files: windows, the area that they lie in, linear ranges, and pages held in memory.
 //!
 //! # Model
 //!
-//! State, and arithmetic on pages and addresses. A window knows its file as a type of which nothing is said here; a listener has its
-//! faults resolved by whatever implements [`Resolve`]. What is done with the state is in `linear`, `window`, `vma` and `filemap`.
+//! State, and arithmetic on pages and addresses. The file of a window is a type parameter; a listener calls an implementation of
+//! [`Resolve`]. The procedures are in `linear`, `window`, `vma` and `filemap`.
 
 mod access;
 mod error;
@@ -18,7 +18,7 @@ mod windows;
 pub use access::{LockedAccess, VmaAccess};
 pub use error::MapError;
 pub(crate) use held::{Held, HoldKind, Holding, STABLE_BYTES, not_held, overlap};
-pub(crate) use linear::{FileRange, LinearFile, Wants};
+pub(crate) use linear::{LinearFile, Wants};
 pub(crate) use listener::{Listener, Resolve};
 pub(crate) use streams::Streams;
 pub(crate) use window::Window;

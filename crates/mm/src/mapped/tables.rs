@@ -1,4 +1,4 @@
-//! What the page tables show of a window: emptying, filling and protecting them.
+//! The page tables of a window: emptying, filling and protecting them.
 //!
 //! # Safety
 //!
@@ -30,7 +30,8 @@ impl<F> Window<F> {
 
     /// Lets those of `pages` that it shows be tried again.
     pub(crate) fn end_poison(&self, windows: &Windows<F>, pages: &Range<u64>) {
-        windows.end_poison_at(&self.addresses(&self.part(pages)));
+        let here = self.addresses(&self.part(pages));
+        windows.end_poison(|_, page| page.start < here.end && here.start < page.end);
     }
 
     /// Has stores to those of `pages` that it shows be faults.

@@ -1,4 +1,4 @@
-//! [`Window`]: some pages of a file at some addresses. `window.rs` says what is done with one.
+//! [`Window`]: some pages of a file at some addresses. The procedures are in `window.rs`.
 
 use foliocache_sync::Weak;
 use foliocache_sync::atomic::AtomicU64;
@@ -12,7 +12,7 @@ use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Tables};
 use crate::readahead::ReadaheadState;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 
-/// What a window takes besides: the kernel's `vm_area_struct`, entries in lists.
+/// Bytes that a window takes besides: the kernel's `vm_area_struct`, entries in lists.
 const WINDOW_OVERHEAD: u64 = 512;
 /// Binary logarithm of the pages around a read fault that begins no stream: as many as the kernel's own.
 const READ_AROUND: u32 = 4;
@@ -41,11 +41,7 @@ pub(crate) struct Window<F> {
 }
 
 impl<F> Window<F> {
-    pub(crate) fn address(&self) -> usize {
-        self.address
-    }
-
-    /// What a window onto so many pages takes by itself, in bytes.
+    /// Bytes that a window onto so many pages takes by itself.
     pub(crate) fn memory_bytes(pages: &Range<u64>) -> u64 {
         let units = (pages.end - pages.start).div_ceil(BLOCK_FRAMES.into()) + 1;
         size_of::<Self>() as u64 + units.div_ceil(64) * 8 + WINDOW_OVERHEAD

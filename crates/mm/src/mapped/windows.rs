@@ -1,5 +1,5 @@
-//! [`Windows`]: the area that all windows of a cache lie in, and which addresses of it are taken. `window/area.rs` says what is done
-//! with it.
+//! [`Windows`]: the area that all windows of a cache lie in, and which addresses of it are taken. The procedures are in
+//! `window/area.rs`.
 
 use foliocache_sync::rank::{RankedMutex, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use crate::types::{PAGE_SIZE, PageIndex};
 const THREAD_MAPPINGS: usize = 16;
 /// How long a page that could not be had stays unreadable before it is tried again.
 const POISON_TIME: Duration = Duration::from_secs(1);
-/// How long a page is known to have been refused once: who waits for it touches it again at once.
+/// How long a page is known to have been refused once: a thread that waits for it touches it again at once.
 const REFUSAL_TIME: Duration = Duration::from_secs(10);
 
 /// How faults of mapped files are resolved.
@@ -115,11 +115,7 @@ impl<F> Windows<F> {
         });
     }
 
-    /// Lets pages at some addresses be tried again that could not be had.
-    pub(crate) fn end_poison_at(&self, addresses: &Range<usize>) {
-        self.end_poison(|_, page| page.start < addresses.end && addresses.start < page.end);
-    }
-
+    /// Lets pages be tried again that could not be had, if their refusal is `over`.
     pub(crate) fn end_poison(&self, over: impl Fn(&Refusal, &Range<usize>) -> bool) {
         let mut ended = Vec::new();
         self.refused.lock().retain(|&start, refusal| {

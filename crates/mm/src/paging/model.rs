@@ -53,7 +53,7 @@ fn leaves_out(step: Step) -> bool {
     LEFT_OUT.get() == Some(step)
 }
 
-/// What a system call changes is there before its caller goes on, and the reverse.
+/// Others see the change of a system call before its caller goes on, or after.
 fn take_time() {
     for _ in 0..30 {
         thread::yield_now();
@@ -144,10 +144,6 @@ impl SharedMemory {
         // SAFETY: the caller's contract.
         unsafe { self.memfd.drop_page_tables(range, bytes) }
     }
-
-    pub(crate) fn resident(&self) -> Result<u64, Errno> {
-        self.memfd.resident()
-    }
 }
 
 /// An area of windows without memory.
@@ -216,7 +212,7 @@ impl WindowArea {
     }
 }
 
-/// What changes the page tables of the area whose windows it is given.
+/// Changes the page tables of the area whose windows it is given.
 #[derive(Debug)]
 pub(crate) struct Userfaultfd(Mutex<Tables>);
 
@@ -334,7 +330,7 @@ impl Vma {
         let (mapping, window) = (self.mapping(), &self.window);
         let mm: &Mm = mapping.mm();
         let page = PageIndex(window.pages.start + (at / PAGE_SIZE) as u64);
-        let address = window.address() + at;
+        let address = window.address + at;
         let frame = mapping.linear_frame(page).expect("it is mapped");
         let byte = mm.frames.addr(frame).wrapping_add(at % PAGE_SIZE);
         loop {
@@ -437,7 +433,7 @@ impl AddressSpace {
             if window.pages.contains(&page.0) {
                 let offset = (page.0 - window.pages.start) as usize * PAGE_SIZE;
                 let table = self.mm().windows().area.tables.lock();
-                found.extend(table.pages.get(&(window.address() + offset)).copied());
+                found.extend(table.pages.get(&(window.address + offset)).copied());
             }
         }
         let write = found.contains(&Access::Write).then_some(Access::Write);

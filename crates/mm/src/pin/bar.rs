@@ -11,7 +11,7 @@
 //!     long, or waited for too long: EBUSY
 //! ```
 //!
-//! Whoever waits holds no lock: who has the pins may need it to end them.
+//! The waiting thread holds no lock: the owner of the pins may need it to end them.
 //!
 //! # Invariants
 //!
@@ -23,8 +23,8 @@
 //!
 //! # Memory ordering
 //!
-//! A pin against a bar is a Dekker pair. Who pins counts the pin, in the folio and for its first pin in the file's
-//! `nr_pinned`, and then loads `nr_bars`, all SeqCst. Who bars lists the bar, has a SeqCst fence, and then looks for pins.
+//! A pin against a bar is a Dekker pair. A pin is counted in the folio, and for the folio's first pin in the file's
+//! `nr_pinned`; then `nr_bars` is loaded, all SeqCst. A bar is listed, and after a SeqCst fence the thread looks for pins.
 //! If the load was too early for the bar it precedes the fence, and so do the additions: one of the two sees what the
 //! other did. The file's count falls after its folio's last pin: while it is zero no folio need be looked at.
 
@@ -61,7 +61,7 @@ impl Drop for PinBar<'_> {
         let mine = (self.mapping.id(), self.pages.clone());
         let at = bars.iter().position(|bar| *bar == mine);
         bars.swap_remove(at.expect("it is listed"));
-        // Relaxed: who still sees it looks into the list.
+        // Relaxed: a thread that still sees it looks into the list.
         pins.nr_bars.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -69,10 +69,10 @@ impl Drop for PinBar<'_> {
 impl AddressSpace {
     /// Keeps new pins away from pages, and waits for those that they have.
     ///
-    /// Context: blocks for at most `pin_wait`; nothing held that who has pins may wait for.
+    /// Context: blocks for at most `pin_wait`; nothing held that an owner of pins may wait for.
     ///
     /// # Errors
-    /// What is pinned: for long, or still.
+    /// A range that is pinned for long, or still pinned after the wait.
     pub(crate) fn hold_off_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Holder> {
         let bar = PinBar::new(self, pages);
         let pinned = || {

@@ -9,15 +9,15 @@
 //!  allowed  ~~~~~~~~~~~~~~~~~~~~~~\__/~~~~~~~~~~~~~~~~~~~~~   held + least(limit − used − reserve)
 //! ```
 //!
-//! What is *allowed* does not depend on what the cache holds: a byte that it takes is a byte of room less
+//! The *allowed* size does not depend on what the cache holds: each byte that it takes is a byte of room less
 //! (decision 10). Stalls say only that memory is short, not how much: each second of them takes a step of what
 //! is held.
 //!
 //! # Invariants
 //!
 //! 1. `floor ≤ effective ≤ configured` after each look, unless the user configured less than the floor.
-//!    The floor leaves room to work beside metadata and what cannot be reclaimed: below it everybody
-//!    would get ENOMEM, and nothing would go back to the system for it.
+//!    The floor leaves room to work beside metadata and what cannot be reclaimed: below it all callers would get
+//!    ENOMEM, and the system would gain nothing.
 //! 2. It shrinks at once, by as many steps as are needed. It grows a step at a time, not before
 //!    [`CALM`] without pressure, and only where half a step more than that is allowed: what makes it
 //!    grow cannot make it shrink.
@@ -55,7 +55,7 @@ const PAUSES: [Duration; 3] = [
     Duration::from_millis(100),
 ];
 
-/// What is left free under a limit, for what others take between two looks.
+/// Bytes left free under a limit, for what others take between two looks.
 fn reserve(level: &Level) -> u64 {
     match level.kind {
         LevelKind::Cgroup => (level.limit / 32).clamp(4 * MIB, 64 * MIB),
@@ -65,18 +65,20 @@ fn reserve(level: &Level) -> u64 {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
-    /// What would go back to the system if the cache were gone, at least.
+    /// Bytes that would go back to the system if the cache were gone, at least.
     pub(crate) bytes: u64,
-    /// Least limit under which it can work, with what it cannot give up.
+    /// Least limit under which it can work, unreclaimable memory included.
     pub(crate) floor: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
     pub(crate) configured: u64,
-    /// What the outside leaves, in whole steps; `None` while that is no less than configured.
+    /// The bytes that the outside leaves, in whole steps; `None` while that is no less than
+    /// configured.
     cap: Option<u64>,
-    /// What the last look found allowed, and by whom; `None` when nothing limits.
+    /// The size that the last look found allowed, and the level that limits it; `None` when nothing
+    /// does.
     allowed: Option<(u64, PressureSource)>,
     source: Option<PressureSource>,
     last_pressure: Duration,
@@ -100,7 +102,7 @@ impl Policy {
             .map_or(self.configured, |cap| cap.min(self.configured))
     }
 
-    /// What holds the limit below the configured one.
+    /// Why the limit is below the configured one.
     pub(crate) fn source(&self) -> Option<PressureSource> {
         self.source.filter(|_| self.effective() < self.configured)
     }
@@ -141,7 +143,7 @@ impl Policy {
             }
             _ => self.grow(now),
         }
-        // What cannot be reclaimed may have grown since the limit shrank.
+        // Unreclaimable memory may have grown since the limit shrank.
         if self.cap.is_some_and(|cap| cap < held.floor) {
             self.cap = Some(held.floor).filter(|&floor| floor < self.configured);
         }
@@ -225,7 +227,7 @@ impl Policy {
     }
 }
 
-/// What a level leaves the cache, if the others stay as they are.
+/// Bytes that a level leaves the cache if the other levels stay as they are.
 fn allowed(level: &Level, held: u64) -> u64 {
     // A limit may have been lowered below what is used.
     (held + level.limit).saturating_sub(level.used + reserve(level))

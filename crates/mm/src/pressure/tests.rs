@@ -15,6 +15,16 @@ const CONFIGURED: u64 = 256 * MIB;
 const STEP: u64 = 16 * MIB;
 const FLOOR: u64 = 6 * MIB;
 
+impl Pressure {
+    /// Panics as often as the test asked for.
+    pub(crate) fn inject_panic(&self) {
+        use foliocache_sync::atomic::Ordering::Relaxed;
+        let less = |left: u32| left.checked_sub(1);
+        let left = self.inject_panics.fetch_update(Relaxed, Relaxed, less);
+        assert!(left.is_err(), "injected by the test");
+    }
+}
+
 /// A cgroup that the cache shares with others, and a clock.
 struct World {
     now: Duration,
@@ -143,7 +153,7 @@ fn the_floor_is_kept_whatever_happens() {
     assert_eq!(world.look(&mut policy), FLOOR);
     world.pass(&mut policy, Duration::from_secs(10));
     assert_eq!(policy.effective(), FLOOR);
-    // What is configured below it is the user's affair.
+    // The user may configure less than the floor.
     assert_eq!(policy.configure(5 * MIB, FLOOR), 5 * MIB);
 }
 

@@ -21,7 +21,7 @@
 //! counts as used, since its next use is as far away as that of the others.
 //!
 //! Folios that uncached operations brought in are in *uncached*, a list that is not aged: they leave with the operation.
-//! Reclaim takes from it what is left over (`uncached.rs`).
+//! Reclaim takes leftovers from it (`uncached.rs`).
 //!
 //! # Invariants
 //!
@@ -64,8 +64,8 @@ mod on {
 /// The small queue's share of all queued folios: one part in this many.
 const SMALL_PART: usize = 20;
 
-/// What small keeps for itself as long as main has anything to give: one part in this many. What a stream has read
-/// lies here until a reader close behind it comes.
+/// The least share of small while main has anything to give: one part in this many. Pages that a stream has read
+/// stay here for a reader close behind it.
 const SMALL_LEAST_PART: usize = 24;
 
 /// Main has its share while small has at most its own and one part in this many of all: small is a
@@ -79,8 +79,9 @@ const LEFTOVERS: usize = 32;
 const BUSY_RUN: usize = 32;
 
 /// A doubly linked list through the descriptors.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
+    name: u8,
     head: u32,
     tail: u32,
     len: usize,
@@ -94,7 +95,7 @@ pub(crate) struct Lru {
     shadows: ShadowTable,
 }
 
-/// What was evicted, for the shadow table.
+/// An evicted folio, for the shadow table.
 #[derive(Debug)]
 pub(crate) struct Evicted {
     pub(crate) owner: u64,
@@ -115,11 +116,22 @@ pub(crate) struct Scan<'a> {
 impl Lru {
     pub(crate) fn new(frames: u64) -> Self {
         let shadows = ShadowTable::new(frames);
+        let [small, main, uncached] = [on::SMALL, on::MAIN, on::UNCACHED].map(Queue::new);
         Self {
-            small: Queue::default(),
-            main: Queue::default(),
-            uncached: Queue::default(),
+            small,
+            main,
+            uncached,
             shadows,
+        }
+    }
+
+    /// The queue that a folio is on.
+    fn queue_of(&mut self, folio: &Folio) -> Option<&mut Queue> {
+        match folio.lru_queue.load(Ordering::Relaxed) {
+            on::SMALL => Some(&mut self.small),
+            on::MAIN => Some(&mut self.main),
+            on::UNCACHED => Some(&mut self.uncached),
+            _ => None,
         }
     }
 
@@ -139,14 +151,14 @@ impl Lru {
     /// Has a folio that lost its mark, if it did, stay in the cache like one that was just put there.
     pub(crate) fn keep(&mut self, pool: &FolioPool, folio: &Folio) {
         if self.take_uncached(pool, folio) {
-            self.small.push(pool, folio, on::SMALL);
+            self.small.push(pool, folio);
         }
     }
 
     /// As [`Lru::keep`], but it is the next that leaves.
     pub(crate) fn keep_cold(&mut self, pool: &FolioPool, folio: &Folio) {
         if self.take_uncached(pool, folio) {
-            self.small.push_cold(pool, folio, on::SMALL);
+            self.small.push_cold(pool, folio);
         }
     }
 
@@ -175,7 +187,7 @@ impl Lru {
             let folio = pool.get(self.uncached.tail);
             excess = excess.saturating_sub(folio.nr_pages() as usize);
             self.uncached.unlink(pool, folio);
-            self.uncached.push(pool, folio, on::UNCACHED);
+            self.uncached.push(pool, folio);
             left.extend(folio.try_lock(waits));
         }
         left
@@ -190,16 +202,16 @@ impl Lru {
         page: PageIndex,
     ) -> bool {
         if folio.state.load().has(flag::DROPBEHIND) {
-            self.uncached.push(pool, folio, on::UNCACHED);
+            self.uncached.push(pool, folio);
             return false;
         }
         let frames = self.len() as u64;
         let refault = self.shadows.refault(owner, page, 2 * frames);
         if refault && self.main_would_lose_less(pool) {
             folio.state.set_hint(flag::REFERENCED);
-            self.main.push(pool, folio, on::MAIN);
+            self.main.push(pool, folio);
         } else {
-            self.small.push(pool, folio, on::SMALL);
+            self.small.push(pool, folio);
         }
         refault
     }
@@ -216,23 +228,20 @@ impl Lru {
             last.state.load().has(flag::REFERENCED) && last.state.clear_hint(flag::REFERENCED);
         if used {
             self.main.unlink(pool, last);
-            self.main.push(pool, last, on::MAIN);
+            self.main.push(pool, last);
         }
         !used
     }
 
     /// Queues a folio again that was to be evicted and stays.
     pub(crate) fn put_back(&mut self, pool: &FolioPool, folio: &Folio) {
-        self.main.push(pool, folio, on::MAIN);
+        self.main.push(pool, folio);
     }
 
     /// Takes a folio off its queue because it left the index other than by eviction.
     pub(crate) fn remove(&mut self, pool: &FolioPool, folio: &Folio) {
-        match folio.lru_queue.load(Ordering::Relaxed) {
-            on::SMALL => self.small.unlink(pool, folio),
-            on::MAIN => self.main.unlink(pool, folio),
-            on::UNCACHED => self.uncached.unlink(pool, folio),
-            _ => {}
+        if let Some(queue) = self.queue_of(folio) {
+            queue.unlink(pool, folio);
         }
     }
 
@@ -258,15 +267,10 @@ impl Lru {
             // It was used, by whom the list may not know yet.
             self.keep(pool, lower);
         }
-        let name = lower.lru_queue.load(Ordering::Relaxed);
-        let queue = match name {
-            on::SMALL => &mut self.small,
-            on::MAIN => &mut self.main,
-            on::UNCACHED => &mut self.uncached,
-            _ => return shrink(),
-        };
         shrink();
-        queue.insert_after(pool, lower, upper, name);
+        if let Some(queue) = self.queue_of(lower) {
+            queue.insert_after(pool, lower, upper);
+        }
     }
 
     /// Queues `parts`, which have the pages of a folio without the mark between them, in its place.
@@ -278,14 +282,11 @@ impl Lru {
     ) {
         // It was used, by whom the list may not know yet.
         self.keep(pool, folio);
-        let name = folio.lru_queue.load(Ordering::Relaxed);
-        let queue = match name {
-            on::SMALL => &mut self.small,
-            on::MAIN => &mut self.main,
-            _ => return,
+        let Some(queue) = self.queue_of(folio) else {
+            return;
         };
         for part in parts {
-            queue.insert_after(pool, folio, part, name);
+            queue.insert_after(pool, folio, part);
             queue.len += part.nr_pages() as usize;
         }
         queue.unlink(pool, folio);
@@ -310,8 +311,8 @@ impl Lru {
         wanted: impl Fn(&LockedFolio<'a>) -> bool,
     ) -> Scan<'a> {
         let mut scan = Scan::default();
-        // Folios passed over in small and in main since the other was looked at: a queue that
-        // holds what cannot go must not hide what can.
+        // Folios passed over in small and in main since the other was looked at: a queue of folios that cannot go
+        // must not hide the other queue.
         let mut passed = [0, 0];
         // Main lets one used folio go round for each victim. Then small gives one if it has more than its least, or main
         // gives one that was used. To go on would take the mark of use from all of main, and then nothing tells what is
@@ -350,7 +351,7 @@ impl Lru {
                     // As a refault, and for the same reason.
                     folio.state.set_hint(flag::REFERENCED);
                 }
-                self.main.push(pool, folio, on::MAIN);
+                self.main.push(pool, folio);
                 continue;
             }
             match folio.try_lock(waits) {
@@ -364,9 +365,8 @@ impl Lru {
                     scan.busy += usize::from(other.as_ref().is_some_and(&wanted)) * pages;
                     passed[usize::from(!small)] += pages;
                     drop(other);
-                    let name = folio.lru_queue.load(Ordering::Relaxed);
                     queue.unlink(pool, folio);
-                    queue.push(pool, folio, name);
+                    queue.push(pool, folio);
                 }
             }
         }
@@ -375,10 +375,19 @@ impl Lru {
 }
 
 impl Queue {
-    fn push(&mut self, pool: &FolioPool, folio: &Folio, name: u8) {
+    fn new(name: u8) -> Self {
+        Self {
+            name,
+            head: 0,
+            tail: 0,
+            len: 0,
+        }
+    }
+
+    fn push(&mut self, pool: &FolioPool, folio: &Folio) {
         let id = pool.id(folio);
         debug_assert_eq!(folio.lru_queue.load(Ordering::Relaxed), on::NONE);
-        folio.lru_queue.store(name, Ordering::Relaxed);
+        folio.lru_queue.store(self.name, Ordering::Relaxed);
         folio.lru_prev.store(0, Ordering::Relaxed);
         folio.lru_next.store(self.head, Ordering::Relaxed);
         match self.head {
@@ -390,22 +399,22 @@ impl Queue {
     }
 
     /// Puts `folio` where the next one is taken from.
-    fn push_cold(&mut self, pool: &FolioPool, folio: &Folio, name: u8) {
+    fn push_cold(&mut self, pool: &FolioPool, folio: &Folio) {
         match self.tail {
-            0 => self.push(pool, folio, name),
+            0 => self.push(pool, folio),
             tail => {
-                self.insert_after(pool, pool.get(tail), folio, name);
+                self.insert_after(pool, pool.get(tail), folio);
                 self.len += folio.nr_pages() as usize;
             }
         }
     }
 
     /// Puts `folio` behind `neighbour`: the length is the caller's.
-    fn insert_after(&mut self, pool: &FolioPool, neighbour: &Folio, folio: &Folio, name: u8) {
+    fn insert_after(&mut self, pool: &FolioPool, neighbour: &Folio, folio: &Folio) {
         let (id, before) = (pool.id(folio), pool.id(neighbour));
         debug_assert_eq!(folio.lru_queue.load(Ordering::Relaxed), on::NONE);
         let next = neighbour.lru_next.load(Ordering::Relaxed);
-        folio.lru_queue.store(name, Ordering::Relaxed);
+        folio.lru_queue.store(self.name, Ordering::Relaxed);
         folio.lru_prev.store(before, Ordering::Relaxed);
         folio.lru_next.store(next, Ordering::Relaxed);
         neighbour.lru_next.store(id, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Shadow entries: what was evicted lately, so that a refault is known as one (decision 2).
+//! Shadow entries: recent evictions, so that a refault is known as one (decision 2).
 //!
 //! # Model
 //!

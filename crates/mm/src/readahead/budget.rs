@@ -1,4 +1,5 @@
-//! What readahead may hold: one budget for a cache, and how well it pays for each file.
+//! The pages that readahead may hold: one budget for a cache, and how well readahead pays for each
+//! file.
 //!
 //! # Model
 //!
@@ -8,8 +9,8 @@
 //! shares without anybody counting them.
 //!
 //! An *epoch* ends when as many pages as the cap were asked for, granted or not. A lease that is not renewed
-//! for [`EPOCHS`] of them *lapses*: its stream stands still, what it read ahead is in the cache like any other
-//! page, and the budget is for those who read.
+//! for [`EPOCHS`] of them *lapses*: its stream stands still, its pages are in the cache like any other, and the
+//! budget is for streams that read.
 //!
 //! # Invariants
 //!
@@ -37,13 +38,13 @@ const EPOCHS: u64 = 4;
 /// Fewer pages are not worth reading ahead.
 const MIN_GRANT: u64 = 4;
 
-/// Pages after which what a file's readahead was worth counts half.
+/// Pages after which the past use of a file's readahead counts half.
 const MEMORY: u32 = 4096;
 
 /// The pages that all streams of one cache may hold read ahead and unused, together.
 #[derive(Debug)]
 pub(crate) struct ReadaheadBudget {
-    /// Relaxed: a limit that changes now and then; who renews just before the change has used the
+    /// Relaxed: a limit that changes now and then; a lease renewed just before the change used the
     /// old one.
     cap: AtomicU64,
     counts: RankedMutex<Counts>,
@@ -98,7 +99,7 @@ impl ReadaheadBudget {
         granted
     }
 
-    /// Gives back what a table was charged.
+    /// Gives the charge of a table back.
     pub(super) fn uncharge<T>(&self, table: &Vec<T>) {
         let entries = table.capacity().saturating_sub(FIRST_ENTRIES);
         if let Some(frames) = &self.frames {
@@ -106,8 +107,8 @@ impl ReadaheadBudget {
         }
     }
 
-    /// Changes the cap, in pages. What is leased beyond it stays leased; nothing is granted until
-    /// it is back below. Cheap where nothing changes.
+    /// Changes the cap, in pages. Leases beyond it stay; nothing is granted until they are below it
+    /// again. Cheap where nothing changes.
     pub(crate) fn set_cap(&self, pages: u64) {
         if self.cap.load(Ordering::Relaxed) != pages {
             self.cap.store(pages, Ordering::Relaxed);
@@ -168,7 +169,7 @@ impl Counts {
     }
 }
 
-/// What readahead of one file was worth lately.
+/// How much of the recent readahead of one file was used.
 ///
 /// Relaxed throughout: a guess that sizes windows. An update that is lost to another at the moment
 /// of halving is a page more or less.

@@ -34,7 +34,7 @@ struct Miss {
     run: i8,
 }
 
-/// What a miss takes, in bytes.
+/// Bytes that a miss takes.
 pub(super) const MISS_BYTES: usize = size_of::<Miss>();
 
 #[derive(Debug, Default)]

@@ -1,12 +1,12 @@
-//! Readahead: how much to read beyond what was asked for, and when.
+//! Readahead: how much to read beyond the request, and when.
 //!
 //! # Model
 //!
 //! Each handle tells apart the streams that read through it. A miss that belongs to none is read as
 //! it was asked for, and remembered; misses that fit together become a stream ([`history`]). A
 //! stream has windows that double, and the next is started while the reader is still in the one
-//! before ([`stream`]). What all streams of a cache have read ahead and not used is bounded
-//! ([`budget`]).
+//! before ([`stream`]). The pages that all streams of a cache have read ahead and not used are
+//! bounded ([`budget`]).
 //!
 //! ```text
 //!   miss ─▶ of a stream? ─yes─▶ its window, larger each time ─▶ (read now, start behind it)
@@ -21,9 +21,9 @@
 //! when many streams share the budget. The order of the folios follows the window; windows end where the next
 //! one's folios can begin.
 //!
-//! The memory of a handle's streams is taken at its first miss and grows with what it has to tell
-//! apart, to 6 KiB at most. Who opens the handle charges the first of it; what it grows by is charged here,
-//! and where the bound has no room for that fewer streams are told apart.
+//! The memory of a handle's streams is taken at its first miss and grows with the streams that it tells apart, to 6
+//! KiB at most. The opener of the handle charges the first part. Growth is charged here; where the bound has no room
+//! for it, fewer streams are told apart.
 //!
 //! # Invariants
 //!
@@ -84,7 +84,7 @@ pub(crate) const WAIT_MAX: u64 = 256;
 /// Pages of the largest window of a store whose reads are copies: 128 KiB.
 pub(crate) const COPY_MAX: u64 = 32;
 
-/// What a caller says about its accesses through one handle.
+/// A caller's advice about its accesses through one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {
@@ -96,7 +96,7 @@ pub enum Access {
     Random,
 }
 
-/// What readahead may do now.
+/// The limits of readahead now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits<'a> {
     /// Pages of the largest window.
@@ -105,8 +105,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) max_order: u32,
     /// Pages in the file.
     pub(crate) file_pages: u64,
-    /// Whether the store reads in the background. Where it does not, reading before there is need saves
-    /// nobody's time: each window is read when it is missed, and no more than `now_max` pages.
+    /// Whether the store reads in the background. Where it does not, reading ahead of need saves no time: each window
+    /// is read when it is missed, and no more than `now_max` pages.
     pub(crate) background: bool,
     pub(crate) now_max: u64,
     /// Pages that can be had at once, where evicting frees none at once; else no limit. Windows are cut to it, and a stream
@@ -114,7 +114,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) room: u64,
     /// The cache's budget.
     pub(crate) budget: &'a Arc<ReadaheadBudget>,
-    /// What readahead of this file was worth.
+    /// How much of the readahead of this file was used.
     pub(crate) feedback: &'a ReadaheadFeedback,
 }
 
@@ -132,11 +132,8 @@ impl Limits<'_> {
     fn asked(&self, request: Request) -> Window {
         let within = self.file_pages.saturating_sub(request.first).max(1);
         let pages = request.pages().min(self.max.max(1)).min(within);
-        Window {
-            start: PageIndex(request.first),
-            pages,
-            order: stream::order_for(pages, self.max_order),
-        }
+        let order = stream::order_for(pages, self.max_order);
+        Window::new(request.first, pages, order)
     }
 }
 
@@ -153,10 +150,15 @@ pub(crate) struct Window {
 impl Window {
     /// A range that is wanted whole, in folios as large as may be.
     pub(crate) fn whole(start: PageIndex, pages: u64, max_order: u32) -> Self {
+        Self::new(start.0, pages, pages.max(1).ilog2().min(max_order))
+    }
+
+    pub(crate) fn new(start: u64, pages: u64, order: u32) -> Self {
+        let start = PageIndex(start);
         Self {
             start,
             pages,
-            order: pages.max(1).ilog2().min(max_order),
+            order,
         }
     }
 }
@@ -225,26 +227,25 @@ impl ReadaheadState {
     #[inline]
     pub(crate) fn note_read(&self, bytes: Range<u64>) {
         if self.last_end() != bytes.end {
-            self.passes.get_or_init(Passes::new).note(&bytes);
+            self.passes.get_or_init(Passes::default).note(&bytes);
         }
     }
 
-    /// A miss at `page` of a request that goes on to page `last`: what to read now, which contains
-    /// `page`, and what to start reading before waiting for that.
+    /// A miss at the first page of `asked`: what to read now, which contains that page, and what to start reading before
+    /// waiting for that.
     ///
-    /// The caller marks folios that begin after `last`, and all of the second window, as read
+    /// The caller marks folios that begin after `asked`, and all of the second window, as read
     /// ahead, and reports the first use of each ([`Self::on_first_use`]).
     ///
     /// Context, of this and what follows: takes [`Rank::Readahead`]; does not sleep.
     pub(crate) fn on_miss(
         &self,
-        page: PageIndex,
-        last: PageIndex,
+        asked: &Range<PageIndex>,
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
         let request = Request {
-            first: page.0,
-            last: last.0.max(page.0),
+            first: asked.start.0,
+            last: asked.end.0 - 1,
         };
         let access = self.access.load(Ordering::Relaxed);
         if access == Access::Random as u8 {
@@ -255,7 +256,7 @@ impl ReadaheadState {
                 .get_or_insert_with(|| Box::new(Streams::new(limits.budget)))
                 .on_miss(
                     request,
-                    self.continues_with(page),
+                    self.continues_with(asked.start),
                     access == Access::Sequential as u8,
                     limits,
                 )
@@ -295,8 +296,8 @@ impl ReadaheadState {
         })
     }
 
-    /// What the forward stream of the last miss or first use, at `page`, has left behind since this
-    /// was asked last; nothing of a stream that is new, or of no stream.
+    /// The pages that the forward stream of the last miss or first use, at `page`, has left behind
+    /// since the last call; none of a stream that is new, and none without a stream.
     pub(crate) fn left_behind(&self, page: PageIndex, limits: &Limits<'_>) -> Range<PageIndex> {
         match &mut *self.streams.lock() {
             Some(streams) => streams.left_behind(page.0, limits),
@@ -315,7 +316,8 @@ impl ReadaheadState {
         self.uncached.load(Ordering::Relaxed)
     }
 
-    /// Ends its streams; the pages among which is what they have read ahead and not come to.
+    /// Ends its streams; returns ranges that contain all pages that they read ahead and did not
+    /// reach.
     pub(crate) fn end(&self) -> Vec<Range<PageIndex>> {
         let streams = self.streams.lock().take();
         streams.map_or(Vec::new(), |streams| streams.ahead())

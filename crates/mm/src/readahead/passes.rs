@@ -10,7 +10,8 @@
 //!                              └─ the next is the one before it, and as long ──────▶ Backward
 //! ```
 //!
-//! A read of no pass replaces one. A pass that went on is spared once. Who turns is a pass of its own.
+//! A read of no pass replaces one. A pass that went on is spared once. A reader that turns begins a
+//! new pass.
 //!
 //! # Memory ordering
 //!
@@ -45,7 +46,7 @@ fn goes_on((edge, direction): (u64, Direction), bytes: &Range<u64>) -> Option<(D
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Passes {
     /// Byte after the last read of each; backwards, its first byte. 0 is none.
     edges: [AtomicU64; PASSES],
@@ -60,16 +61,6 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    pub(super) fn new() -> Self {
-        Self {
-            edges: std::array::from_fn(|_| AtomicU64::new(0)),
-            directions: std::array::from_fn(|_| AtomicU8::new(0)),
-            last_end: AtomicU64::new(0),
-            went_on: AtomicU8::new(0),
-            hand: AtomicU8::new(0),
-        }
-    }
-
     fn pass(&self, at: usize) -> (u64, Direction) {
         let direction = match self.directions[at].load(Ordering::Relaxed) {
             0 => Direction::Fresh,
@@ -157,7 +148,7 @@ mod tests {
 
     #[test]
     fn passes_go_on_side_by_side_forwards_and_backwards() {
-        let passes = Passes::new();
+        let passes = Passes::default();
         for step in 0..10 {
             for pass in 0..PASSES as u64 {
                 let start = FOLIO.start * 4 * (pass + 1);
@@ -175,11 +166,11 @@ mod tests {
 
     #[test]
     fn a_pass_may_leave_bytes_out() {
-        let passes = Passes::new();
+        let passes = Passes::default();
         assert!(!read(&passes, page(1)));
         assert!(read(&passes, page(3)));
         assert!(read(&passes, page(10)));
-        let passes = Passes::new();
+        let passes = Passes::default();
         assert!(!read(&passes, page(10)));
         assert!(read(&passes, page(9)));
         assert!(read(&passes, page(2)));
@@ -187,11 +178,11 @@ mod tests {
 
     #[test]
     fn another_look_is_no_pass() {
-        let passes = Passes::new();
+        let passes = Passes::default();
         for _ in 0..10 {
             assert!(!read(&passes, FOLIO.start + 100..FOLIO.start + 200));
         }
-        let (passes, mut uses) = (Passes::new(), 0);
+        let (passes, mut uses) = (Passes::default(), 0);
         for n in 0..20 {
             // Neighbours in turns.
             uses += u64::from(!read(&passes, page(20 + n % 2)));
@@ -203,7 +194,7 @@ mod tests {
 
     #[test]
     fn reads_of_no_pass_take_the_place_of_each_other() {
-        let passes = Passes::new();
+        let passes = Passes::default();
         read(&passes, page(0));
         for n in 1..100 {
             assert!(read(&passes, page(n)), "{n}");

@@ -30,8 +30,8 @@
 //!
 //! # Invariants
 //!
-//! 1. `tail < front`; both only grow, but for a miss between them, which starts over from there:
-//!    what was read ahead is gone.
+//! 1. `tail < front`; both only grow, but for a miss between them, which starts over from there: the pages read ahead
+//!    are gone.
 //! 2. The lease covers the pages from `tail` to `front`, or has lapsed, or the budget was short.
 //! 3. Windows lie inside the file and do not overlap within one call.
 
@@ -95,6 +95,14 @@ impl Shape {
         }
     }
 
+    /// The page of a request that is nearest to what was read before.
+    fn near(self, request: Request) -> u64 {
+        match self {
+            Self::Backward => request.last,
+            _ => request.first,
+        }
+    }
+
     fn element(self, unit: u64) -> Option<u64> {
         let Self::Strided { base, stride, .. } = self else {
             return None;
@@ -146,11 +154,7 @@ pub(super) struct Stream {
 impl Stream {
     /// A stream whose first request is `request`, with nothing read ahead.
     pub(super) fn new(shape: Shape, request: Request) -> Self {
-        let near = match shape {
-            Shape::Backward => request.last,
-            _ => request.first,
-        };
-        let front = shape.unit(near).unwrap_or(0);
+        let front = shape.unit(shape.near(request)).unwrap_or(0);
         Self {
             shape,
             tail: front,
@@ -180,10 +184,10 @@ impl Stream {
         }
     }
 
-    /// How far ahead of a miss at `page` the stream is, or `None` if it is none of the stream's.
+    /// How far ahead of a request that misses the stream is, or `None` if it is none of the stream's.
     /// `continues`: the request is next to the one before it, whatever was cached between.
-    pub(super) fn lead_at_miss(&self, page: u64, continues: bool) -> Option<u64> {
-        let unit = self.shape.unit(page)?;
+    pub(super) fn lead_at_miss(&self, request: Request, continues: bool) -> Option<u64> {
+        let unit = self.shape.unit(self.shape.near(request))?;
         let expected = self.tail <= unit && unit <= self.next;
         let ours = expected
             || unit == self.front
@@ -196,14 +200,6 @@ impl Stream {
         let unit = self.shape.unit(page)?;
         let ours = self.tail <= unit && unit < self.front;
         ours.then(|| self.front - unit)
-    }
-
-    /// The page of a request that is nearest to what was read before.
-    pub(super) fn near(&self, request: Request) -> u64 {
-        match self.shape {
-            Shape::Backward => request.last,
-            _ => request.first,
-        }
     }
 
     /// Whether the stream, last used at `touched` of a handle's uses, may be over at `now`: it is
@@ -220,7 +216,7 @@ impl Stream {
         self.doubts >= MAX_DOUBTS
     }
 
-    /// The pages among which is what it has read ahead and its reader has not left.
+    /// A range that contains all pages that it has read ahead and that its reader has not left.
     pub(super) fn ahead(&self) -> Option<Range<PageIndex>> {
         let page = |unit| match self.shape {
             Shape::Forward => Some(unit),
@@ -236,7 +232,7 @@ impl Stream {
         budget.release(&mut self.lease);
     }
 
-    /// What a forward reader that came to `page` has left behind since it was asked last, once the
+    /// The pages that a forward reader at `page` has left behind since the last call, once the
     /// stream has gone on for longer than its largest window.
     pub(super) fn left_behind(&mut self, page: u64, limits: &Limits<'_>) -> Range<PageIndex> {
         let goes_on = self.shape == Shape::Forward && self.left <= page;
@@ -273,7 +269,7 @@ impl Stream {
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
         let max = self.max_units(limits);
-        let Some(near) = self.shape.unit(self.near(request)) else {
+        let Some(near) = self.shape.unit(self.shape.near(request)) else {
             return (limits.asked(request), None);
         };
         let asked = (request.pages() / self.shape.unit_pages()).clamp(1, max);
@@ -348,7 +344,7 @@ impl Stream {
                 break;
             }
             if room < FIRST_WINDOW {
-                // Who misses takes what there is.
+                // A miss takes what there is.
                 break;
             }
             self.size = match self.size {
@@ -430,8 +426,8 @@ impl Stream {
         }
     }
 
-    /// Nothing will be read ahead any more: keeps only what lies ahead, and nothing of the last
-    /// folio, whose end nobody reports.
+    /// Nothing will be read ahead any more: keeps only what lies ahead, and nothing of the last folio, whose end is
+    /// not reported.
     fn settle_at_end(&mut self, lead: u64, limits: &Limits<'_>) {
         let lead = lead * self.shape.unit_pages();
         if lead < (1 << limits.max_order).max(FIRST_WINDOW) {
@@ -490,11 +486,7 @@ impl Stream {
             Shape::Forward => from,
             _ => FAR_END + 1 - self.front,
         };
-        (self.front > from).then(|| Window {
-            start: PageIndex(start),
-            pages: self.front - from,
-            order,
-        })
+        (self.front > from).then(|| Window::new(start, self.front - from, order))
     }
 
     /// The next element of a strided stream, if it lies in the file.
@@ -505,11 +497,8 @@ impl Stream {
         let start = self.shape.element(self.front)?;
         self.front += 1;
         let pages = self.shape.unit_pages().min(limits.max_window());
-        Some(Window {
-            start: PageIndex(start),
-            pages,
-            order: order_for(pages, limits.max_order),
-        })
+        let order = order_for(pages, limits.max_order);
+        Some(Window::new(start, pages, order))
     }
 
     /// Splits `[first, end)` where the caller need not wait for all of it.
@@ -530,11 +519,7 @@ impl Stream {
         let wait = asked.clamp(NOW_MIN.min(pages), WAIT_MAX);
         let order = order_for(wait.max(FIRST_WINDOW.min(self.size)), limits.max_order);
         let split = (first + wait).next_multiple_of(1 << order);
-        let now = |pages, order| Window {
-            start: PageIndex(first),
-            pages,
-            order,
-        };
+        let now = |pages, order| Window::new(first, pages, order);
         if !limits.background {
             // Read at once and used at once: no folio is in flight beside another.
             return (now(pages, pages.ilog2().min(limits.max_order)), None);
@@ -542,11 +527,7 @@ impl Stream {
         if split + FIRST_WINDOW > self.front {
             return (now(pages, order_for(pages, limits.max_order)), None);
         }
-        let behind = Window {
-            start: PageIndex(split),
-            pages: self.front - split,
-            order: self.order(limits),
-        };
+        let behind = Window::new(split, self.front - split, self.order(limits));
         (now(split - first, order), Some(behind))
     }
 
@@ -568,12 +549,8 @@ impl Stream {
         let now = limits.asked(request);
         match before {
             Some(window) if window.pages + asked <= NOW_MIN || !limits.background => {
-                let now = Window {
-                    start: window.start,
-                    pages: window.pages + asked,
-                    order: window.order,
-                };
-                (now, None)
+                let pages = window.pages + asked;
+                (Window { pages, ..window }, None)
             }
             behind => (now, behind),
         }

@@ -16,7 +16,7 @@ use super::{FIRST_ENTRIES, Limits, MAX_STREAMS, ReadaheadBudget, Window};
 use crate::types::PageIndex;
 use std::ops::Range;
 
-// What a handle costs at most, as `ReadaheadState` says.
+// The most that a handle takes, as `ReadaheadState` says.
 const _: () = assert!(bytes(MAX_STREAMS, history::CAPACITY) <= 6 << 10);
 
 pub(super) const FIRST_BYTES: usize = bytes(FIRST_ENTRIES, FIRST_ENTRIES);
@@ -60,7 +60,7 @@ impl Streams {
         eager: bool,
         limits: &Limits<'_>,
     ) -> (Window, Option<Window>) {
-        let lead = |stream: &Stream| stream.lead_at_miss(stream.near(request), continues);
+        let lead = |stream: &Stream| stream.lead_at_miss(request, continues);
         if let Some(stream) = self.find(lead) {
             return stream.on_miss(request, eager, limits);
         }

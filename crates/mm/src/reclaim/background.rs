@@ -1,5 +1,5 @@
 //! The background reclaimer: a thread that keeps free frames above the low watermark, takes blocks ahead while a cache fills, gives
-//! back what is held beyond the limit, and compacts: moves folios together when larger chunks are missing.
+//! back blocks beyond the limit, and compacts: moves folios together when larger chunks are missing.
 //!
 //! # Model
 //!
@@ -34,7 +34,7 @@ const BATCH: usize = 128;
 /// How often the thread looks at the limit and the node pool unasked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often it tries to give back what is held beyond the limit: data is being written meanwhile.
+/// How often it tries to give back blocks beyond the limit: data is being written meanwhile.
 const EXCESS_PERIOD: Duration = Duration::from_millis(20);
 
 /// Least time between two passes of compaction.
@@ -49,7 +49,7 @@ const SHARE: u64 = 64;
 /// Blocks that a cache has at least before one is kept free for compaction.
 const SPARE_FROM: u64 = 24;
 
-/// What the thread remembers of compaction.
+/// The state of compaction between two rounds of the thread.
 #[derive(Default)]
 struct Compaction {
     /// Not before this.
@@ -83,7 +83,7 @@ impl Mm {
             0 => PERIOD,
             _ => EXCESS_PERIOD,
         };
-        // Callers evict pages themselves, and nobody waits for this (invariant 3 of `waiting`).
+        // Callers evict pages themselves, and do not wait for this (invariant 3 of `waiting`).
         while self.frames.below_high(self.spare_for_compaction())
             && !self.reclaimer.rounds.are_awaited()
         {
@@ -108,7 +108,7 @@ impl Mm {
         }
     }
 
-    /// The part of a round that callers wait for: what only the background reclaimer gives up.
+    /// The part of a round that callers wait for: memory that only the background reclaimer gives up.
     fn give_up_metadata(&self) {
         let round = self.reclaimer.rounds.begin();
         self.nodes.advance();
@@ -168,7 +168,7 @@ impl Mm {
     }
 
     fn compact_blocks(&self, want: usize, left_alone: &mut HashSet<BlockNumber>) -> u64 {
-        // What the blocks chosen so far need comes on top.
+        // The frames that the blocks chosen so far need come on top.
         let (mut blocks, mut used) = (Vec::new(), 0);
         while blocks.len() < want
             && let Some(block) = self.frames.isolate_fragmented(used, left_alone)
@@ -178,7 +178,7 @@ impl Mm {
         }
         for &block in &blocks {
             for locked in self.folios_in(block) {
-                // Invariant 2: what cannot be moved stays.
+                // Invariant 2: a folio that cannot be moved stays.
                 self.migrate(&locked);
             }
         }

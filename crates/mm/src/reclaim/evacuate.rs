@@ -42,13 +42,13 @@ const ROUNDS: u32 = 6;
 /// locks and writes to a fast store last no longer.
 const ROUND_PAUSE: Duration = Duration::from_micros(500);
 
-/// What a limit must leave beside a block and the descriptors there are, for index nodes.
+/// Bytes that a limit must leave for index nodes, beside a block and the descriptors there are.
 const METADATA_FLOOR: u64 = 1 << 20;
 
 /// Frames evicted beyond what the new bound needs, so that there is a place to move folios to.
 const MOVE_ROOM: u64 = 64;
 
-/// Frames evicted before a look at what is still to go.
+/// Frames evicted between two looks at the deficit.
 const EVICT_BATCH: u64 = 512;
 
 /// Looks without progress before giving back is left to the background.
@@ -64,7 +64,7 @@ impl Mm {
     /// Sets the bound to `bytes`, at once for whatever is taken from now on.
     ///
     /// Shrinking gives whole blocks back: the coldest folios go, others move to blocks that stay.
-    /// What cannot go at once (dirty data that has to be written first) goes in the background.
+    /// Memory that cannot go at once (dirty data that has to be written first) goes in the background.
     /// While memory is short outside the cache, a smaller bound is kept, see
     /// [`PressureStats`](crate::PressureStats).
     ///
@@ -75,7 +75,7 @@ impl Mm {
     /// that could not be written, or less than 16 MiB once a file was mapped; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_fork()?;
-        // Descriptors that were ever in use stay; what cannot be reclaimed keeps to its budget.
+        // Descriptors that were ever in use stay; unreclaimable memory keeps to its budget.
         let blocks = self.unreclaimable().needed();
         let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
         let min = min.max(self.frames.least_limit());
@@ -90,7 +90,7 @@ impl Mm {
         Ok(())
     }
 
-    /// Gives back as much of what is over the limit as is possible now, if the caller is `alone`, with
+    /// Gives back as much of the excess over the limit as is possible now, if the caller is `alone`, with
     /// `giving_back` locked: two would each evict all that has to go. Returns the bytes that are left.
     ///
     /// Context: may block for a few milliseconds at a time, while folios are busy; not for I/O.
@@ -126,7 +126,7 @@ impl Mm {
     /// Evicts until there are frames to reserve, and some to move folios to, as far as folios are clean.
     fn evict_deficit(&self) {
         loop {
-            // Whoever waits for memory evicts too, so that it shrinks faster than by our doing.
+            // Callers that wait for memory evict too, so the deficit may shrink faster than by this loop alone.
             let deficit = self.frames.deficit();
             if deficit == 0 {
                 return;
@@ -151,7 +151,7 @@ impl Mm {
             if blocks.is_empty() {
                 break;
             }
-            // What views and pins keep is no matter of milliseconds.
+            // Views and pins last longer than some milliseconds.
             let held = blocks.extract_if(.., |block| self.is_held_up(*block));
             for block in held {
                 self.frames.unisolate(block);

@@ -44,7 +44,7 @@ use crate::owner;
 use crate::queues::Evicted;
 use crate::records::{AddressSpace, Mm};
 use crate::relied::Passed;
-use crate::rounds::RECLAIM_WAIT;
+use crate::rounds::{self, RECLAIM_WAIT};
 use crate::show::Bytes;
 use crate::types::{PAGE_SHIFT, PageIndex};
 use std::ops::Range;
@@ -103,8 +103,8 @@ impl Mm {
         if reservation.is_some() {
             return reservation;
         }
-        // Linear frames that are evicted leave only after a grace period, and what waits for memory has what is
-        // evicted; there is none to take ahead of it.
+        // Linear frames that are evicted leave only after a grace period, and callers that wait get every evicted
+        // frame: there is none to take ahead of them.
         let want = (n as usize).max(BATCH);
         if kind == FrameKind::Linear
             || self.frames.has_waiters()
@@ -135,7 +135,7 @@ impl Mm {
         rank::might_sleep();
         self.reclaimer.worker.wake();
         let mut ticket = self.frames.enqueue_of(kind, n);
-        let (mut rounds, mut waiter) = (0, self.waiter(Need::Frames));
+        let (mut rounds, mut waiter) = (0, Waiter::new(self, Need::Frames, rounds::PATIENCE));
         loop {
             if let Some(reservation) = ticket.try_take() {
                 return Ok(reservation);
@@ -160,18 +160,17 @@ impl Mm {
         }
     }
 
-    /// Evicts for a caller that waits for `n` frames of a kind; whether there is more to come. What is coldest
-    /// goes, whatever its kind. So after some rounds the other kind has to give a unit up.
+    /// Evicts for a caller that waits for `n` frames of a kind; whether there is more to come. The coldest folios go,
+    /// whatever their kind. So after some rounds the other kind has to give a unit up.
     fn make_frames(&self, kind: FrameKind, n: u32, rounds: u32) -> bool {
         if self.frames.shift_unit(kind) {
             return true;
         }
         let want = (n as usize).max(BATCH);
         let alone = kind == FrameKind::Linear && self.frames.is_pool_short();
-        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
-        // What other frames give up would be of no use.
+        // Frames of the other kind would be of no use.
         let wanted = |locked: &LockedFolio<'_>| !alone || self.frames.is_linear(locked.frame());
-        let mut progress = self.shrink_lru_within(want, budget, wanted) > 0;
+        let mut progress = self.shrink_lru_wanted(want, wanted) > 0;
         if self.frames.leaving() > 0 {
             progress |= self.frames.punch_leaving() > 0;
         }
@@ -208,24 +207,19 @@ impl Mm {
     ///
     /// Context: takes the LRU lock and `xa_lock`s; tries folio locks; does not sleep.
     pub(crate) fn shrink_lru(&self, want: usize) -> usize {
-        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
-        self.shrink_lru_within(want, budget, |_| true)
+        self.shrink_lru_wanted(want, |_| true)
     }
 
-    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, where nobody waits for them: what handles rely on
-    /// stays (`relied.rs`).
+    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, ahead of need: pages that handles rely on stay
+    /// (`relied.rs`).
     pub(super) fn shrink_lru_ahead(&self, want: usize, budget: usize) -> usize {
         let passed = Passed::default();
         self.shrink_lru_but(want, budget, |locked| !passed.keeps(locked, false))
     }
 
-    /// As [`Mm::shrink_lru`], looking at `budget` pages or a little more, for those that are `wanted`.
-    fn shrink_lru_within(
-        &self,
-        want: usize,
-        budget: usize,
-        wanted: impl Fn(&LockedFolio<'_>) -> bool,
-    ) -> usize {
+    /// As [`Mm::shrink_lru`], of folios that are `wanted`.
+    fn shrink_lru_wanted(&self, want: usize, wanted: impl Fn(&LockedFolio<'_>) -> bool) -> usize {
+        let budget = MAX_TURNS * self.lru.lock().len().max(BATCH);
         for last in [false, true] {
             let passed = Passed::default();
             let free = |locked: &LockedFolio<'_>| wanted(locked) && !passed.keeps(locked, last);
@@ -237,14 +231,14 @@ impl Mm {
         0
     }
 
-    /// As [`Mm::shrink_lru_within`], whoever relies on what is `wanted`.
+    /// As [`Mm::shrink_lru_wanted`], looking at `budget` pages or a little more, also at pages that handles rely on.
     fn shrink_lru_but(
         &self,
         want: usize,
         mut budget: usize,
         wanted: impl Fn(&LockedFolio<'_>) -> bool,
     ) -> usize {
-        // Nobody comes for what no stream has ahead of it.
+        // Folios that no stream has ahead of it will not be used.
         let mut evicted = self.drop_leftovers(self.uncached_to_come(), want);
         while evicted < want && budget > 0 {
             let batch = BATCH.min(want - evicted);
@@ -258,7 +252,7 @@ impl Mm {
             if scan.busy > scan.scanned / 2 {
                 self.request_writeback();
             }
-            // The LRU lock is everybody's: it is taken twice a batch, not for each folio.
+            // All threads share the LRU lock: it is taken twice a batch, not for each folio.
             let gone: Vec<Evicted> = scan
                 .victims
                 .into_iter()
@@ -269,15 +263,16 @@ impl Mm {
             gone.iter().for_each(|evicted| lru.record_eviction(evicted));
         }
         match evicted < want {
-            // Now any that is clean: the pages that wait to be written may be others, which nobody can evict.
+            // Now any clean folio: the pages that wait to be written may be on other queues, where none can be
+            // evicted.
             true => evicted + self.drop_leftovers(0, want - evicted),
             false => evicted,
         }
     }
 
-    /// Evicts what a stream has left behind in `range` of a file and nobody has used twice, if fewer than
+    /// Evicts the folios that a stream has left behind in `range` of a file and that were used once, if fewer than
     /// `spare` frames on top of the high mark are available (decision 14). One range in [`KEPT_RANGES`]
-    /// passes through the queues like everything else. What goes is not remembered.
+    /// passes through the queues like everything else. Dropped folios leave no shadow entry.
     ///
     /// Another reader may follow close behind. Its first misses tell, and nothing is dropped until the cache
     /// has turned over some times.
@@ -299,10 +294,10 @@ impl Mm {
             locked.may(Operation::Evict) && !locked.state.load().has_any(used)
         };
         let mut victims = Vec::new();
-        let (first, last) = (range.start, PageIndex(range.end.0 - 1));
+        let (pages, last) = (range.start.0..range.end.0, PageIndex(range.end.0 - 1));
         let lock = |page| mapping.try_lock_folio(page);
-        mapping.for_each_folio(first, last, lock, |locked| {
-            if locked.index() >= first && locked.end() <= range.end && unused(&locked) {
+        mapping.for_each_folio(range.start, last, lock, |locked| {
+            if locked.lies_in(&pages) && unused(&locked) {
                 victims.push(locked);
             }
         });

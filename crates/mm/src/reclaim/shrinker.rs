@@ -4,10 +4,10 @@
 //!
 //! While memory is free their caches grow as they like. Once it is short, what all of them hold beyond their
 //! share (see [`unreclaimable`](crate::unreclaimable)) goes first, whether it is metadata or pages that need the memory;
-//! what they hold within it is left alone, and pages are evicted. So each side is safe from the other. For pages the
-//! background reclaimer asks them; a caller that cannot wait for it evicts pages.
+//! the part within their share is left alone, and pages are evicted. So each side is safe from the other. For pages
+//! the background reclaimer asks them; a caller that cannot wait for it evicts pages.
 //!
-//! What is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
+//! Memory that is given up may come late: it waits for readers, or somebody outside has to let go of it first. So the
 //! background reclaimer asks before the room for metadata is used up. For callers that would be refused otherwise it asks
 //! for what they hold within their share, too ([`waiting`](super::waiting)).
 //!
@@ -38,8 +38,8 @@ const ATTEMPTS: u32 = 4;
 /// go only after what is in them.
 const LARGER: u32 = 2;
 
-/// How long nothing is tried after nothing could be reclaimed, in milliseconds: everybody who comes by then
-/// would find the same.
+/// How long nothing is tried after nothing could be reclaimed, in milliseconds: all callers until then would find the
+/// same.
 const RETRY_AFTER_MS: u64 = 20;
 
 /// How long the caches have to give up what the background reclaimer asked for, in milliseconds.
@@ -55,8 +55,8 @@ impl Mm {
     }
 
     /// As [`Mm::charge_metadata`], for a cache of metadata: what such caches hold beyond their share goes
-    /// before pages do. Once nothing helped, nothing is tried for a while. What was given up may be charged to its
-    /// cache still: `elsewhere` looks there, and says whether it took the bytes.
+    /// before pages do. Once nothing helped, nothing is tried for a while. Memory that was given up may still be
+    /// charged to its cache: `elsewhere` looks there, and says whether it took the bytes.
     ///
     /// Context: as [`Shrinker::shrink`].
     ///
@@ -102,9 +102,10 @@ impl Mm {
         self.charge_metadata(bytes)
     }
 
-    /// As [`Mm::charge_cached_metadata`], for what a caller is about to use: names and inodes that nobody needs give
-    /// way to it. It is refused only once a round of the background reclaimer finds nothing to give up, and `patience` is
-    /// over: those who hold names were asked to give them up. Without `patience` it is for what can be done without.
+    /// As [`Mm::charge_cached_metadata`], for something that a caller is about to use: unused names and inodes give way
+    /// to it. It is refused only once a round of the background reclaimer finds nothing to give up, and `patience` is
+    /// over, during which holders of names were asked to give them up. Callers that can do without the memory give no
+    /// `patience`.
     ///
     /// Context: as [`Shrinker::shrink`]; blocks for `patience` after the last that was given up.
     ///
@@ -178,8 +179,8 @@ impl Mm {
             .store(coarse_monotonic_ms() + pause, Ordering::Relaxed);
     }
 
-    /// Has the caches give up so many bytes of what they hold beyond their share, each in proportion;
-    /// returns what they gave up, nothing where they hold no more than that.
+    /// Has the caches give up so many bytes of their excess over their share, each in proportion; returns what they
+    /// gave up, or nothing if there is no excess.
     ///
     /// Context: as [`Shrinker::shrink`].
     pub(super) fn shrink_caches(&self, bytes: u64) -> Option<GivenUp> {
@@ -188,8 +189,8 @@ impl Mm {
         (bytes > 0).then(|| caches.shrink(bytes))
     }
 
-    /// Makes room for callers that found no page to evict: index nodes that nobody uses, what caches hold beyond their
-    /// share, and if all that is nothing, what they hold within it.
+    /// Makes room for callers that found no page to evict: unused index nodes, the excess of caches over their share,
+    /// and, if these give nothing, memory within their share.
     ///
     /// Context: as [`Shrinker::shrink`].
     pub(super) fn make_room_for_waiters(&self) -> GivenUp {

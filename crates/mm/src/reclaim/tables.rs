@@ -4,7 +4,7 @@
 //!
 //! A page table takes 4 KiB for 2 MiB of addresses. Pages at random places of files that are hundreds of times the bound
 //! have nearly a table each, and another one in each window. Tables without a page go first. Then metadata takes memory from
-//! pages, as far as it may. Then units with the fewest pages are emptied: what they have is evicted, and punched.
+//! pages, as far as it may. Then units with the fewest pages are emptied: their pages are evicted, and punched.
 
 use crate::folio::Operation;
 use crate::records::{AddressSpace, Mm};

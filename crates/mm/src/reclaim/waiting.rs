@@ -16,8 +16,9 @@
 //! ```
 //!
 //! The last look comes after the round: what others gave back meanwhile counts. No number of rounds or looks ends a wait.
-//! What may never come is bounded by time: names that somebody outside holds ([`GivenUp::more`](crate::GivenUp::more)), what others may give
-//! back of their own accord ([`Need`]), and the end of a round that a store holds up (half a minute, `rounds.rs`).
+//! Waits for memory that may never come are bounded by time: names that somebody outside holds ([`GivenUp::more`](crate::GivenUp::more)),
+//! memory that others may give back of their own accord ([`Need`]), and the end of a round that a store holds up (half a minute,
+//! `rounds.rs`).
 //!
 //! # Invariants
 //!
@@ -40,15 +41,15 @@ use foliocache_sync::time::{self, Duration, Instant, sleep};
 use foliocache_sys::Errno;
 
 use crate::records::Mm;
-use crate::rounds::{Found, PATIENCE};
+use crate::rounds::Found;
 
 /// First and longest pause between two rounds while more is on its way.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
-/// What a caller needs.
+/// The memory that a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Frames. What names give up becomes frames only in units of 2 MiB: it counts if metadata is less than ever before. Others
+    /// Frames. Memory of names becomes frames only in units of 2 MiB: it counts if metadata is less than ever before. Others
     /// that move folios may have free frames in hand for some milliseconds.
     Frames,
     /// Metadata of pages.
@@ -63,7 +64,7 @@ pub(crate) struct Waiter<'a> {
     need: Need,
     patience: Duration,
     least_metadata: u64,
-    /// When it began to wait for what it has seen nothing of since.
+    /// When the current wait began; `None` after something was made free.
     since: Option<Instant>,
     pause: Duration,
     /// The next look is the last.
@@ -71,16 +72,9 @@ pub(crate) struct Waiter<'a> {
     has_waited: bool,
 }
 
-impl Mm {
-    /// For a caller that needs memory.
-    pub(crate) fn waiter(&self, need: Need) -> Waiter<'_> {
-        Waiter::new(self, need, PATIENCE)
-    }
-}
-
 impl<'a> Waiter<'a> {
-    /// Waits so long for what may never come.
-    pub(super) fn new(mm: &'a Mm, need: Need, patience: Duration) -> Self {
+    /// For a caller that needs memory, and waits for `patience` for memory that may never come.
+    pub(crate) fn new(mm: &'a Mm, need: Need, patience: Duration) -> Self {
         Self {
             mm,
             need,

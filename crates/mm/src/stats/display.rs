@@ -13,77 +13,34 @@ use crate::unreclaimable::Unreclaimable;
 /// The name of a line and what it says.
 type Line = (&'static str, String);
 
+/// A table of lines, each with its name, format and values.
+macro_rules! table {
+    ($($name:literal: $format:literal $(, $value:expr)*;)*) => {
+        vec![$(($name, format!($format $(, $value)*))),*]
+    };
+}
+
 impl FileStats {
     fn lines(&self) -> Vec<Line> {
-        let mut lines = vec![
-            (
-                "cached",
-                format!(
-                    "{} in {} folios",
-                    pages(self.resident_pages),
-                    Count(self.folios)
-                ),
-            ),
-            (
-                "not durable",
-                format!(
-                    "{} dirty, {} being written, {} not flushed",
-                    pages(self.dirty_pages),
-                    pages(self.writeback_pages),
-                    pages(self.unstable_pages),
-                ),
-            ),
-            (
-                "hit ratio",
-                format!(
-                    "{:.1} %: {} hits, {} first uses of readahead, {} misses",
-                    self.hit_ratio() * 100.0,
-                    Count(self.hit_pages),
-                    Count(self.readahead_first_used_pages),
-                    Count(self.missed_pages),
-                ),
-            ),
-            (
-                "evicted",
-                format!(
-                    "{}, {} times asked for again soon",
-                    pages(self.evicted_pages),
-                    Count(self.refaults),
-                ),
-            ),
-            (
-                "read ahead",
-                format!(
-                    "{}: {} used, {} wasted",
-                    pages(self.readahead_pages),
-                    pages(self.readahead_used_pages),
-                    pages(self.readahead_wasted_pages),
-                ),
-            ),
-            (
-                "store",
-                format!(
-                    "{} read, {} written",
-                    Bytes(self.read_bytes),
-                    Bytes(self.written_bytes),
-                ),
-            ),
-            ("writers waited", Time(self.throttled).to_string()),
-            (
-                "mappings",
-                format!(
-                    "{} faults, {} mapped",
-                    Count(self.faults),
-                    pages(self.mapped_pages),
-                ),
-            ),
-            ("uncached", self.uncached.to_string()),
+        let mut lines = table![
+            "cached": "{} in {} folios", pages(self.resident_pages), Count(self.folios);
+            "not durable": "{} dirty, {} being written, {} not flushed",
+                pages(self.dirty_pages), pages(self.writeback_pages), pages(self.unstable_pages);
+            "hit ratio": "{:.1} %: {} hits, {} first uses of readahead, {} misses",
+                self.hit_ratio() * 100.0, Count(self.hit_pages),
+                Count(self.readahead_first_used_pages), Count(self.missed_pages);
+            "evicted": "{}, {} times asked for again soon",
+                pages(self.evicted_pages), Count(self.refaults);
+            "read ahead": "{}: {} used, {} wasted", pages(self.readahead_pages),
+                pages(self.readahead_used_pages), pages(self.readahead_wasted_pages);
+            "store": "{} read, {} written", Bytes(self.read_bytes), Bytes(self.written_bytes);
+            "writers waited": "{}", Time(self.throttled);
+            "mappings": "{} faults, {} mapped", Count(self.faults), pages(self.mapped_pages);
+            "uncached": "{}", self.uncached;
         ];
         if self.failed_pages > 0 {
-            lines.insert(
-                2,
-                ("CANNOT BE WRITTEN", pages(self.failed_pages).to_string()),
-            );
+            let failed = pages(self.failed_pages).to_string();
+            lines.insert(2, ("CANNOT BE WRITTEN", failed));
         }
         if self.pinned_pages > 0 {
             lines.push(("pinned", pages(self.pinned_pages).to_string()));
@@ -116,32 +73,12 @@ impl fmt::Display for UncachedStats {
 
 impl FrameUsage {
     fn lines(&self) -> Vec<Line> {
-        let mut lines = vec![
-            (
-                "memory",
-                format!(
-                    "{} of {}",
-                    Bytes(self.total_bytes()),
-                    Bytes(self.limit_bytes)
-                ),
-            ),
-            (
-                "in use",
-                format!(
-                    "{} by pages, {} reserved, {} by tables and names",
-                    pages(self.in_use_pages),
-                    pages(self.reserved_pages),
-                    Bytes(self.metadata_bytes),
-                ),
-            ),
-            (
-                "available",
-                format!(
-                    "{} of {} for pages",
-                    pages(self.available_pages),
-                    pages(self.capacity_pages),
-                ),
-            ),
+        let mut lines = table![
+            "memory": "{} of {}", Bytes(self.total_bytes()), Bytes(self.limit_bytes);
+            "in use": "{} by pages, {} reserved, {} by tables and names",
+                pages(self.in_use_pages), pages(self.reserved_pages), Bytes(self.metadata_bytes);
+            "available": "{} of {} for pages",
+                pages(self.available_pages), pages(self.capacity_pages);
         ];
         if self.waiters > 0 {
             let waiting = format!("{} callers", Count(self.waiters));

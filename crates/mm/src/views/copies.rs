@@ -37,7 +37,7 @@ use crate::frames::Frames;
 /// Bytes that a copy is charged besides its own: the allocator's, about.
 pub(crate) const OVERHEAD: u64 = 64;
 
-/// What the charged copies of a cache hold, also when that is gone.
+/// The charge of all copies of a cache. It outlives the cache.
 #[derive(Debug)]
 pub(crate) struct Copies {
     /// Invariant 1.
@@ -56,6 +56,7 @@ impl Copies {
         }))
     }
 
+    /// Bytes of the copies, with what they are charged besides.
     pub(crate) fn bytes(&self) -> u64 {
         // Relaxed: a figure.
         self.bytes.load(Ordering::Relaxed)
@@ -71,7 +72,7 @@ impl Copies {
             .is_ok()
     }
 
-    /// Gives the share back, and what of it was charged.
+    /// Gives the share back, and the part of it that was charged.
     fn leave(&self, bytes: u64, charged: u64) {
         if self.fork.is_child() {
             // Locks of the frames may be held for ever.
@@ -98,14 +99,10 @@ unsafe impl Send for HeapCopy {}
 unsafe impl Sync for HeapCopy {}
 
 impl HeapCopy {
-    fn new(bytes: Box<[u8]>, charged: Option<Arc<Copies>>) -> Self {
+    /// A copy that counts in the bound of `charged`, or in none.
+    pub(crate) fn new(bytes: Box<[u8]>, charged: Option<Arc<Copies>>) -> Self {
         let bytes = NonNull::from(Box::leak(bytes));
         Self { bytes, charged }
-    }
-
-    /// A copy that does not count in any bound.
-    pub(crate) fn uncharged(bytes: Box<[u8]>) -> Self {
-        Self::new(bytes, None)
     }
 
     #[inline]

@@ -10,7 +10,7 @@
 //!           a copy in the heap ([`copies`]), of an exact view charged to the bound
 //! ```
 //!
-//! Whoever would change the bytes of a viewed folio replaces it first (`replace.rs`). One that leaves the index
+//! Before the bytes of a viewed folio change, the folio is replaced (`replace.rs`). One that leaves the index
 //! while it is viewed is an orphan ([`holds`](crate::folio)): the last view's drop frees it.
 //!
 //! # Invariants
@@ -26,13 +26,13 @@
 //!
 //! # Memory ordering
 //!
-//! [`ViewHome::pages`] goes down with `AcqRel`, so that whoever frees the home comes after everybody who used it. It
+//! [`ViewHome::pages`] goes down with `AcqRel`, so that the thread that frees the home comes after all its users. It
 //! goes up Relaxed, under the lock of a folio whose cache is there.
 //!
 //! # Safety
 //!
-//! Bytes of a view are those of frames that its folio keeps: invariant 1, and 1 to 3 of `folio/holds.rs`. What it points
-//! to is there as long as its home, which its count keeps.
+//! Bytes of a view are those of frames that its folio keeps: invariant 1, and 1 to 3 of `folio/holds.rs`. The folio and
+//! the home exist as long as the view counts in its home.
 #![allow(unsafe_code)]
 
 use foliocache_sync::Arc;
@@ -86,7 +86,7 @@ impl View {
 
     /// A view of nothing.
     pub(crate) fn empty() -> Self {
-        Self::copied(HeapCopy::uncharged(Box::default()))
+        Self::copied(HeapCopy::new(Box::default(), None))
     }
 
     /// Whether the bytes are a copy in the heap. A view is a copy if the file was mapped, the folio is pinned, the share of the
@@ -147,7 +147,7 @@ impl Drop for View {
     }
 }
 
-/// What views need of their cache, also when that is gone.
+/// The parts of a cache that its views need, also after the cache is dropped.
 #[derive(Debug)]
 pub(crate) struct ViewHome {
     /// Pages of viewed folios, and [`LIVE`] as long as the cache is.
@@ -178,11 +178,6 @@ impl ViewHome {
         self.pages.load(Ordering::Relaxed) & !LIVE
     }
 
-    /// Bytes of views that are charged copies, with what they are charged besides.
-    pub(crate) fn copied_bytes(&self) -> u64 {
-        self.copies.bytes()
-    }
-
     /// Drops a view of `folio`.
     #[inline]
     fn leave(home: NonNull<Self>, folio: NonNull<Folio>) {
@@ -204,7 +199,7 @@ impl ViewHome {
         }
         // AcqRel: partners are the other views' drops and `end`.
         if this.pages.fetch_sub(1 << order, Ordering::AcqRel) == 1 << order {
-            // SAFETY: the cache is gone and left this count; nobody is left who uses the home.
+            // SAFETY: the cache is gone and left this count; the home has no user left.
             drop(unsafe { Arc::from_raw(home.as_ptr()) });
         }
     }

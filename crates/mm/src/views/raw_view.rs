@@ -29,7 +29,7 @@ impl View {
     /// Gives the view away as a token the size of a pointer, with the address and the length of its bytes, which stay
     /// readable until [`View::from_raw`] takes it back, on any thread.
     ///
-    /// A token that is never given back keeps what the view keeps, and that stays counted
+    /// A token that is never given back keeps the memory of the view, which stays counted
     /// ([`Unreclaimable::viewed_pages`](crate::Unreclaimable::viewed_pages), [`MmStats::copied_view_bytes`](crate::MmStats::copied_view_bytes),
     /// [`Mm::holders`](crate::Mm::holders)). Does not block; allocates as many bytes as a `View` has, outside the bound.
     pub fn into_raw(self) -> RawView {

@@ -20,7 +20,6 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sys::Errno;
-use foliocache_sys::memory::WindowAccess;
 use std::ops::Range;
 
 impl Windows {
@@ -72,10 +71,6 @@ impl Windows {
             let (memory, bytes) = mm.frames.linear_memory(frames).expect("there is a range");
             let at = start - (pages.start - shown.start) as usize * PAGE_SIZE
                 + (page - shown.start) as usize * PAGE_SIZE;
-            let access = match access {
-                VmaAccess::Read => WindowAccess::Read,
-                VmaAccess::ReadWrite => WindowAccess::ReadWrite,
-            };
             // SAFETY: the place is the window's alone. The frames live as long as the file, which has a range until
             // it is dropped, after its windows; the program has been told of the faults.
             unsafe { self.area.map(at, &memory, bytes, access, faults) }
@@ -145,7 +140,7 @@ impl Windows {
         let part = units.start as usize * BLOCK_SIZE..units.end as usize * BLOCK_SIZE;
         // SAFETY: nobody uses the window, by the callers' context.
         if let Err(error) = unsafe { self.area.unmap(part) } {
-            // The addresses stay taken. Whoever touches them finds what the window showed.
+            // The addresses stay taken, and still show what the window showed.
             tracing::error!(%error, "a window could not be unmapped");
             return;
         }

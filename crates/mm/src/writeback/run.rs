@@ -284,7 +284,9 @@ impl AddressSpace {
             end: folios[0].index(),
             folios: Vec::with_capacity(folios.len()),
             extents: Vec::new(),
-            copied: held.iter().any(Option::is_some) || device.contains(&true),
+            copied: held.iter().any(Option::is_some)
+                || (device.contains(&true)
+                    && !foliocache_sync::planted!(device_written_folio_not_copied)),
         };
         // What a folio holds beyond the end of the file is not the file's. Truncation waits for
         // `wb_lock`.

@@ -2,15 +2,15 @@
 
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, FolioPin, LockedAccess, MapError, Mm, MmConfig,
-    PAGE_SIZE, PinError, PinMode, PinnedPart, ReadaheadState, VmaAccess,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FolioPin, IoSegment,
+    LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode, PinnedPart, ReadaheadState,
+    VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -318,6 +318,116 @@ fn a_sync_writes_what_a_device_may_write_and_leaves_it_dirty() {
     assert_eq!(file.stats().dirty_pages, 0);
 }
 
+/// A store that reads twice what it is given to write, as one does that makes a checksum first.
+#[derive(Default)]
+struct ReadsTwice {
+    /// What happens between the two.
+    between: Mutex<Option<Box<dyn Fn() + Send>>>,
+    writes: AtomicU64,
+    /// Writes whose bytes were others the second time.
+    torn: AtomicU64,
+}
+
+impl AddressSpaceOperations for ReadsTwice {
+    fn read_folios(&self, _pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        for segment in segments {
+            segment.copy_from(0, &vec![0; segment.len()]);
+        }
+        Ok(segments.iter().map(IoSegment::len).sum())
+    }
+
+    fn writepages(&self, _pos: u64, segments: &[IoSegment<'_>]) -> Result<usize, Errno> {
+        let copy = || {
+            let bytes = segments.iter().map(|segment| {
+                let mut bytes = vec![0; segment.len()];
+                segment.copy_to(0, &mut bytes);
+                bytes
+            });
+            bytes.collect::<Vec<_>>().concat()
+        };
+        let first = copy();
+        if let Some(between) = &*self.between.lock().unwrap() {
+            between();
+        }
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let torn = u64::from(copy() != first);
+        self.torn.fetch_add(torn, Ordering::Relaxed);
+        Ok(first.len())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn truncate(&self, _size: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn punch_hole(&self, _pos: u64, _len: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "a store that reads twice".into()
+    }
+}
+
+fn read_twice(
+    bdi: &Arc<BackingDevInfo>,
+    between: impl Fn() + Send + 'static,
+) -> (Arc<AddressSpace>, Arc<ReadsTwice>) {
+    let store = Arc::new(ReadsTwice::default());
+    *store.between.lock().unwrap() = Some(Box::new(between));
+    let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;
+    (AddressSpace::new(bdi, ops, 16 * PAGE), store)
+}
+
+#[test]
+fn a_store_that_reads_twice_sees_one_version_of_what_a_device_writes() {
+    let (_mm, bdi) = storage(32);
+    let pinned = Arc::new(Mutex::new(None));
+    let device = {
+        let pinned = Arc::clone(&pinned);
+        move || {
+            if let Some(pin) = &*pinned.lock().unwrap() {
+                device_fills(pin, device_reads(pin)[0].wrapping_add(1));
+            }
+        }
+    };
+    let (file, store) = read_twice(&bdi, device);
+    *pinned.lock().unwrap() = Some(pin(&file, 0..9 * PAGE, PinMode::WRITE));
+    for _ in 0..3 {
+        file.sync().expect("sync");
+    }
+    assert!(store.writes.load(Ordering::Relaxed) >= 3);
+    assert_eq!(store.torn.load(Ordering::Relaxed), 0);
+    // It ends without the lock that the store takes.
+    let last = pinned.lock().unwrap().take();
+    drop(last);
+}
+
+#[test]
+fn a_device_gets_no_page_that_the_store_is_reading() {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let (_mm, bdi) = storage(32);
+    let (began, begins) = mpsc::channel();
+    let (got, is_got) = mpsc::channel();
+    let (file, store) = read_twice(&bdi, move || {
+        began.send(()).unwrap();
+        let _ = is_got.recv_timeout(PAUSE);
+    });
+    write(&file, 0, &[1; PAGE_SIZE]);
+    thread::scope(|scope| {
+        let synced = scope.spawn(|| file.sync());
+        begins.recv().unwrap();
+        let pinned = pin(&file, 0..PAGE, PinMode::WRITE);
+        device_fills(&pinned, 2);
+        let _ = got.send(());
+        synced.join().unwrap().expect("sync");
+    });
+    assert_eq!(store.torn.load(Ordering::Relaxed), 0);
+}
+
 #[test]
 fn the_flusher_leaves_what_a_device_may_write_alone() {
     let mut config = MmConfig::new(32 << 20);
@@ -396,6 +506,31 @@ fn pins_beyond_their_share_are_refused_and_name_who_has_it() {
     push_out(&bdi, 64 << 20);
     drop(pinned);
     drop(pin(&file, 32 * MIB..40 * MIB, PinMode::READ));
+    assert_eq!(mm.stats().unreclaimable.pinned_pages, 0);
+}
+
+#[test]
+fn pins_beyond_their_count_are_refused_and_say_so() {
+    let (mm, bdi) = storage(32);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 1 << 20)));
+    for mode in [PinMode::READ, PinMode::WRITE.long_term()] {
+        let mut pins = Vec::new();
+        let refused = loop {
+            match try_pin(&file, 0..100, mode) {
+                Ok(pin) => pins.push(pin),
+                Err(refused) => break refused,
+            }
+            assert!(pins.len() < 100_000);
+        };
+        assert_eq!(refused.errno(), Errno::EOVERFLOW);
+        assert!(
+            refused
+                .to_string()
+                .contains(&format!("has {} pins", pins.len()))
+        );
+        pins.pop();
+        pins.push(pin(&file, 0..100, mode));
+    }
     assert_eq!(mm.stats().unreclaimable.pinned_pages, 0);
 }
 

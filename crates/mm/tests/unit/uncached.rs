@@ -156,6 +156,11 @@ fn first_ordinary_use_keeps_the_folio() {
         assert_eq!(read, Some(10));
     };
     assert_eq!(kept_by(in_place), 16);
+    let pin = |file: &Arc<AddressSpace>| {
+        let pinned = file.pin(&ReadaheadState::new(), 8 * PAGE..9 * PAGE, PinMode::READ);
+        drop(pinned.expect("a pin"));
+    };
+    assert_eq!(kept_by(pin), 16);
 }
 
 #[test]

@@ -19,7 +19,7 @@
 //! The *trace* of an execution is the sequence of the threads that ran and of the model's notes ([`trace`]). Equal
 //! executions have equal hashes.
 
-use crate::virtual_time::{self, Keeper};
+use super::virtual_time::{self, Keeper};
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};

@@ -33,6 +33,7 @@ pub struct MountInfo {
     pub fs_type: String,
     /// The source of the mount.
     pub source: OsString,
+    has_quotas: bool,
 }
 
 /// All mounts of this process's mount namespace, a mount before those on top of it. May block.
@@ -55,27 +56,24 @@ fn parse_line(line: &[u8]) -> Option<MountInfo> {
     let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
     let device = (major.parse().ok()?, minor.parse().ok()?);
     let mount_point = unescape(fields.nth(1)?).into();
+    let options = fields.next()?;
     fields.find(|field| *field == b"-")?;
     Some(MountInfo {
         mount_point,
         device,
-        fs_type: text(fields.next()?),
+        fs_type: unescape(fields.next()?).to_string_lossy().into_owned(),
         source: unescape(fields.next()?),
+        has_quotas: has_quota_option(options) || fields.next().is_some_and(has_quota_option),
     })
 }
 
-/// Mount options that switch quotas on, as the kernel shows them. Behind some of them stands a value.
-const QUOTA_OPTIONS: [&[u8]; 9] = [
-    b"quota",
-    b"usrquota",
-    b"grpquota",
-    b"prjquota",
-    b"uquota",
-    b"gquota",
-    b"pquota",
-    b"usrjquota",
-    b"grpjquota",
-];
+/// Whether options of a mount switch quotas on, as the kernel shows them: `usrquota`, `prjquota`, `grpjquota=file` and similar.
+fn has_quota_option(options: &[u8]) -> bool {
+    options.split(|&byte| byte == b',').any(|option| {
+        let name = option.split(|&byte| byte == b'=').next();
+        name.is_some_and(|name| name.ends_with(b"quota") && name != b"noquota")
+    })
+}
 
 /// Whether a file system on the device `dev` (`st_dev`) is mounted with quotas. May block.
 ///
@@ -83,29 +81,9 @@ const QUOTA_OPTIONS: [&[u8]; 9] = [
 ///
 /// Those of opening and reading `/proc/self/mountinfo`.
 pub fn has_quotas(dev: u64) -> Result<bool, Errno> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-    let mut lines = text.split(|&byte| byte == b'\n');
-    Ok(lines.any(|line| is_with_quotas(line, device.as_bytes())))
-}
-
-/// Whether a line of mountinfo is of this device, and of a file system with quotas.
-fn is_with_quotas(line: &[u8], device: &[u8]) -> bool {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let is_quota = |option: &[u8]| {
-        let name = option.split(|&byte| byte == b'=').next();
-        name.is_some_and(|name| QUOTA_OPTIONS.contains(&name))
-    };
-    let has = |fields: &mut dyn Iterator<Item = &[u8]>, nth| {
-        let options = fields.nth(nth);
-        options.is_some_and(|options| options.split(|&byte| byte == b',').any(is_quota))
-    };
-    fields.nth(2) == Some(device)
-        && (has(&mut fields, 2) || fields.any(|field| field == b"-") && has(&mut fields, 2))
-}
-
-fn text(field: &[u8]) -> String {
-    unescape(field).to_string_lossy().into_owned()
+    let device = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let mut mounts = mounts()?.into_iter();
+    Ok(mounts.any(|mount| mount.device == device && mount.has_quotas))
 }
 
 /// Takes the octal escapes out; a backslash without three octal digits behind it stays.
@@ -163,9 +141,7 @@ pub fn mount_at(path: &Path) -> Result<Option<MountInfo>, Errno> {
 /// is taken by its name.
 fn resolve(path: &Path) -> Result<PathBuf, Errno> {
     let real = |path: &Path| -> Result<PathBuf, Errno> {
-        let fd = fd::open(path, OFlags::PATH, 0)?;
-        let link = rustix::fs::readlink(fd::proc_path(fd.as_fd()), Vec::new())?;
-        Ok(OsString::from_vec(link.into_bytes()).into())
+        fd::real_path(fd::open(path, OFlags::PATH, 0)?.as_fd())
     };
     match real(path) {
         Ok(found) => Ok(found),
@@ -277,9 +253,13 @@ mod tests {
 
     #[test]
     fn quotas_are_found_among_the_options_of_a_device() {
+        let is_with_quotas = |line: &[u8]| {
+            let mount = parse_line(line);
+            mount.is_some_and(|mount| mount.device == (7, 1) && mount.has_quotas)
+        };
         let with = |mount: &str, all: &str| {
             let line = format!("36 35 7:1 / /mnt/x {mount} shared:1 - ext4 /dev/loop1 {all}");
-            is_with_quotas(line.as_bytes(), b"7:1")
+            is_with_quotas(line.as_bytes())
         };
         for options in [
             "rw,usrquota",
@@ -292,11 +272,8 @@ mod tests {
         for options in ["rw", "rw,noquota,inode64", "rw,uqnoenforce"] {
             assert!(!with("rw", options), "{options}");
         }
-        assert!(!is_with_quotas(
-            b"36 35 7:2 / / rw - ext4 none usrquota",
-            b"7:1"
-        ));
-        assert!(!is_with_quotas(b"", b"7:1"));
+        assert!(!is_with_quotas(b"36 35 7:2 / / rw - ext4 none usrquota"));
+        assert!(!is_with_quotas(b""));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! RSS counts a page once per mapping, so the numbers to trust are anonymous bytes, PSS, and the
 //! memory cgroup's own count.
 
+use super::cgroup::number;
 use crate::Errno;
+use std::path::Path;
 
 /// Bytes of physical memory of the machine.
 pub fn total_memory() -> u64 {
@@ -14,10 +16,8 @@ pub fn total_memory() -> u64 {
 /// Huge pages of 2 MiB that could be had now: those of the kernel's pool that are free and not promised, and those
 /// that it may add to it. None where the kernel has none. Reads four files of sysfs.
 pub fn free_huge_pages() -> u64 {
-    let read = |name: &str| -> Option<u64> {
-        let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
-    };
+    let pages = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB");
+    let read = |name: &str| number(&pages.join(name));
     let less = |of: &str, taken: &str| Some(read(of)?.saturating_sub(read(taken)?));
     let free = less("free_hugepages", "resv_hugepages");
     let more = less("nr_overcommit_hugepages", "surplus_hugepages");
@@ -48,13 +48,7 @@ impl Resident {
     }
 
     pub(super) fn parse(text: &str) -> Resident {
-        let field = |name: &str| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-            kib.unwrap_or(0) * 1024
-        };
+        let field = |name: &str| kib_in(text, name).unwrap_or(0);
         Resident {
             pss: field("Pss"),
             anonymous: field("Anonymous"),
@@ -62,6 +56,14 @@ impl Resident {
             pss_shmem: field("Pss_Shmem"),
         }
     }
+}
+
+/// The bytes behind a name in lines of "name: number kB".
+pub(crate) fn kib_in(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// Bytes of private anonymous memory of this process: [`Resident::anonymous`].

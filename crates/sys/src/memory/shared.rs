@@ -53,12 +53,12 @@ pub struct SharedMemory {
     page: u64,
 }
 
-/// The accesses that a window allows.
+/// The access of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowAccess {
-    /// Reads; a write is SIGSEGV.
+    /// Reads; a store is SIGSEGV.
     Read,
-    /// Reads and writes.
+    /// Reads and stores; stores go to the memory behind the mapping, and so to its file.
     ReadWrite,
 }
 

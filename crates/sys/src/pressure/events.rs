@@ -11,7 +11,6 @@
 //! A registration of version 1 lives as long as its eventfd, and is made anew when another group
 //! is the tightest or its limit has changed.
 
-use super::drain;
 use crate::Errno;
 use crate::memory::cgroup::{Group, Version};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -84,7 +83,7 @@ impl Events {
         {
             spoke = true;
             match version {
-                Version::V1 => drain(fd),
+                Version::V1 => _ = rustix::io::read(fd, &mut [0; 8]),
                 // Reading it again makes it quiet. When its group is gone it never will be.
                 Version::V2 if rustix::io::pread(fd, &mut [0; 512], 0).is_err() => {
                     self.group = None;

@@ -56,6 +56,7 @@ use self::writes::Writes;
 use super::piece::{Direction, Piece, split};
 use super::ring::Ring;
 use crate::Errno;
+use crate::event::Event;
 use crate::fd::{self, Extent, IoSegment};
 use crate::fork::ForkGuard;
 use crate::lock::{Arc, JoinHandle, ThreadBuilder, current_thread};
@@ -93,7 +94,7 @@ struct Active {
 struct Shared {
     handoff: Handoff<Active, JoinHandle<()>, Errno>,
     guard: ForkGuard,
-    wake: OwnedFd,
+    wake: Event,
     /// I/Os submitted and not ended.
     pending: AtomicUsize,
     device: Device,
@@ -175,13 +176,11 @@ impl Engine {
     ///
     /// `ENOSYS` or `EPERM` where io_uring is not there or not allowed; `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new() -> Result<Engine, Errno> {
-        use rustix::event::{EventfdFlags, eventfd};
         drop(Ring::new(1)?);
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Shared {
             handoff: Handoff::new(),
             guard: ForkGuard::new()?,
-            wake,
+            wake: Event::new()?,
             pending: AtomicUsize::new(0),
             device: Device::new(),
             counters: Counters::default(),
@@ -367,7 +366,7 @@ impl Shared {
             // Relaxed: see the module.
             self.counters.wakes.fetch_add(1, Ordering::Relaxed);
             // Adding 1 to a counter of 64 bits cannot fail in this process's life.
-            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+            self.wake.set();
         }
     }
 }

@@ -18,7 +18,7 @@
 //! # Limits
 //!
 //! * A fault on the resolver's own stack kills the process: SIGSEGV and SIGBUS are blocked. So does a touch on a thread
-//!   that blocks SIGBUS ([`thread_can_fault`](super::thread_can_fault)).
+//!   that blocks SIGBUS.
 //! * A signal handler that interrupted the allocator must not touch a window, since resolvers allocate.
 //! * No signal is delivered to the thread while a resolver runs, which may wait for I/O.
 //!

@@ -313,7 +313,7 @@ fn numbers_are_those_of_the_kernels_header() {
         ("UFFDIO_WAKE", u64::from(opcode::UFFDIO_WAKE)),
         ("UFFDIO_CONTINUE", u64::from(opcode::UFFDIO_CONTINUE)),
         ("UFFDIO_COPY", u64::from(opcode::UFFDIO_COPY)),
-        ("UFFDIO_COPY_MODE_WP", COPY_WRITE_PROTECTED),
+        ("UFFDIO_COPY_MODE_WP", WRITE_PROTECTED),
         (
             "UFFDIO_WRITEPROTECT",
             u64::from(opcode::UFFDIO_WRITEPROTECT),
@@ -329,7 +329,7 @@ fn numbers_are_those_of_the_kernels_header() {
         ("sizeof(struct uffd_msg)", MESSAGE as u64),
         ("offsetof(struct uffd_msg, arg.pagefault.flags)", 8),
         ("offsetof(struct uffd_msg, arg.pagefault.address)", 16),
-        ("UFFDIO_CONTINUE_MODE_WP", CONTINUE_WRITE_PROTECTED),
+        ("UFFDIO_CONTINUE_MODE_WP", WRITE_PROTECTED),
         ("UFFDIO_POISON", u64::from(POISON)),
         ("UFFD_FEATURE_POISON", u64::from(raw::UFFD_FEATURE_POISON)),
     ];

@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::xattr::{self, XattrMode};
 use foliocache_sys::fd::{self, FileKind, IoSegment, OFlags, SeekSparse, SetTime, SyncRange};
+use foliocache_sys::{Errno, testing};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -27,9 +27,9 @@ fn bytes_that_are_not_cached_come_back() {
     let dir = dir();
     let file = create(dir.path(), "f");
     let bytes: Vec<u8> = (0..10_000_u32).map(|i| (i * 7) as u8).collect();
-    let written = fd::pwrite_dontcache(file.as_fd(), 3, &bytes);
+    let written = testing::pwrite_dontcache(file.as_fd(), 3, &bytes);
     let mut back = vec![0; 10_100];
-    let read = |back: &mut Vec<u8>| fd::pread_dontcache(file.as_fd(), 3, back);
+    let read = |back: &mut Vec<u8>| testing::pread_dontcache(file.as_fd(), 3, back);
     if written == Err(Errno::EOPNOTSUPP) {
         assert_eq!(read(&mut back), Err(Errno::EOPNOTSUPP));
         let segments = [IoSegment::from_mut(&mut back)];

@@ -3,6 +3,7 @@
 mod kernel;
 
 use super::*;
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, Ordering};
 use foliocache_sync::thread;
 

@@ -3,6 +3,7 @@
 mod kernel;
 
 use super::*;
+use foliocache_sync::Arc;
 use foliocache_sync::thread;
 
 const OLD: NodeId = node(5);

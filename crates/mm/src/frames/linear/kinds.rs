@@ -4,8 +4,8 @@ use super::super::block::Table;
 use super::super::{BLOCK_FRAMES, FrameKind, Frames};
 
 impl Frames {
-    /// Moves a unit of the limit to the frames of a kind if the other kind does not use it and nobody waits
-    /// for it there, nor has the pool of huge pages none.
+    /// Moves a unit of the limit to the frames of a kind if the other kind neither uses it nor has waiters for it.
+    /// For linear frames the pool of huge pages has to have a page.
     pub(crate) fn shift_unit(&self, to: FrameKind) -> bool {
         let from = match to {
             FrameKind::General => FrameKind::Linear,
@@ -25,31 +25,28 @@ impl Frames {
                 table.capacity += 1;
                 self.account(&mut table, 0);
             }
-            FrameKind::Linear => {
-                if !self.take_block_unit(&mut table, false) {
-                    return false;
-                }
-                table.linear += 1;
-                self.linear.budget.add(BLOCK_FRAMES);
-            }
+            FrameKind::Linear => return self.block_to_linear(&mut table, false),
         }
         self.publish(&table);
         true
     }
 
-    /// Takes the place of a block that was just given back for linear frames, whoever waits for it.
+    /// Takes the place of a block that was just given back for linear frames, past those who wait for it.
     pub(crate) fn force_linear_unit(&self) -> bool {
-        let mut table = self.table.lock();
-        let taken = self.take_block_unit(&mut table, true);
+        self.block_to_linear(&mut self.table.lock(), true)
+    }
+
+    fn block_to_linear(&self, table: &mut Table, first: bool) -> bool {
+        let taken = self.take_block_unit(table, first);
         if taken {
             table.linear += 1;
             self.linear.budget.add(BLOCK_FRAMES);
-            self.publish(&table);
+            self.publish(table);
         }
         taken
     }
 
-    /// Has linear frames give a unit up to the blocks as soon as enough of them were freed; nobody gets one before.
+    /// Has linear frames give a unit up to the blocks as soon as enough of them were freed, and not before.
     pub(crate) fn owe_unit(&self) {
         {
             let mut table = self.table.lock();

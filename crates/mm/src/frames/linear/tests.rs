@@ -81,7 +81,7 @@ fn frames_are_taken_back_in_part_and_what_is_not_is_punched() {
     assert_eq!(get(&frames, base.add(4)), 7);
     assert_eq!((linear_in_use(&frames), frames.leaving()), (20, 12));
     frames.free_linear(base.add(16), 2, false);
-    // What was neither freed nor taken: on the promise.
+    // Frames that were neither freed nor taken are on the promise.
     let mut eight = promise(&frames, 8);
     assert!(!claim_and_take(&frames, base.add(16), 3, &mut eight));
     assert_eq!(eight.left(), 4);
@@ -330,7 +330,7 @@ fn page_tables_without_frames_are_given_back_and_those_with_the_fewest_are_found
     let sparse = frames.sparse_units(2);
     let pages = |first: u64| (owner, 4096 + first..4096 + first + 512);
     assert_eq!(sparse, [pages(512), pages(1024)]);
-    // What is leaving needs its table until the punch; what is taken back, longer.
+    // Frames that are leaving need their table until the punch; those that are taken back, longer.
     frames.free_linear(base, 3, false);
     frames.free_linear(base.add(1024), 1, false);
     assert_eq!(frames.drop_idle_tables(10), 0);

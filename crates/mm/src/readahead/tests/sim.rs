@@ -172,7 +172,8 @@ impl Model {
         self.misses += 1;
         let (budget, feedback) = (Arc::clone(&self.budget), Arc::clone(&self.feedback));
         let limits = self.limits(&budget, &feedback);
-        let (now, behind) = handle.on_miss(PageIndex(at), PageIndex(last), &limits);
+        let asked = PageIndex(at)..PageIndex(last + 1);
+        let (now, behind) = handle.on_miss(&asked, &limits);
         check(&now, &limits, Some(at));
         if let Some(behind) = behind {
             check(&behind, &limits, None);
@@ -266,7 +267,7 @@ impl Model {
     }
 }
 
-/// What holds of every window.
+/// The invariants of every window.
 fn check(window: &Window, limits: &Limits<'_>, page: Option<u64>) {
     let end = window.start.0 + window.pages;
     assert!(window.pages > 0, "{window:?} is empty");

@@ -213,7 +213,7 @@ impl Worker {
     /// Has the kernel watch the eventfd, if it does not.
     fn arm_wake(&mut self) -> Result<(), Errno> {
         if self.wake != Wake::Armed {
-            let fd = types::Fd(self.shared.wake.as_raw_fd());
+            let fd = types::Fd(self.shared.wake.fd().as_raw_fd());
             // Of one type where rustix calls the kernel, of another where it calls the C library.
             let flags = rustix::event::PollFlags::IN.bits() as u32;
             let poll = opcode::PollAdd::new(fd, flags).multi(true);

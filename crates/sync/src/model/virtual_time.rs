@@ -33,8 +33,8 @@
 //!
 //! Relaxed throughout, for the same reason.
 
+use super::guard::MutexGuard;
 use crate::facade::imp;
-use crate::guard::MutexGuard;
 use shuttle::scheduler::TaskId;
 use shuttle::thread::{self, Thread};
 use std::cell::RefCell;
