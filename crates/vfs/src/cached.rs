@@ -22,7 +22,7 @@
 use crate::credentials::Access;
 use crate::filesystem::OpenDirectory;
 use crate::inode::Inode;
-use crate::namei::{Namei, OpenHow};
+use crate::namei::{Namei, OpenHow, stat_rcu};
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::super_block::{Named, SuperBlock};
@@ -53,7 +53,8 @@ impl Namei<'_> {
     /// [`Namei::stat`].
     pub fn cached_stat(&self, path: &OsStr, follow: bool) -> Result<Attr, WalkError> {
         let mut attr = Attributes::default().of(0, FileKind::Unknown);
-        self.stat_rcu(path, follow, &mut attr).map_err(again)?;
+        let (flags, who) = (self.flags(follow), self.credentials);
+        stat_rcu(self.names, self.start, path, flags, who, &mut attr).map_err(again)?;
         Ok(attr)
     }
 

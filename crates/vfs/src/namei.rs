@@ -75,7 +75,7 @@ impl Walked<Named> {
 
 /// Errors are those of [`Namei::lookup`] and of the [`SuperBlock`]'s operation of the same name.
 impl Namei<'_> {
-    fn flags(&self, follow: bool) -> WalkFlags {
+    pub(crate) fn flags(&self, follow: bool) -> WalkFlags {
         let beneath = self.beneath;
         WalkFlags { follow, beneath }
     }
@@ -202,12 +202,6 @@ impl Namei<'_> {
             }
         }
         result
-    }
-
-    #[inline(always)]
-    pub(crate) fn stat_rcu(&self, path: &OsStr, follow: bool, attr: &mut Attr) -> Result<(), Stop> {
-        let flags = self.flags(follow);
-        stat_rcu(self.names, self.start, path, flags, self.credentials, attr)
     }
 
     /// The target of the symbolic link `path`.
@@ -544,8 +538,9 @@ fn stat_to(
     }
 }
 
+/// As [`stat_to`], from the cache alone.
 #[inline(always)]
-fn stat_rcu(
+pub(crate) fn stat_rcu(
     names: &SuperBlock,
     start: &DentryRef<Inode>,
     path: &OsStr,
