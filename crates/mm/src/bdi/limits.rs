@@ -67,7 +67,7 @@ impl Mm {
     }
 }
 
-/// What may be dirty, in percent, where it is dirtied again as soon as it is written, and `once` where it is not.
+/// The dirty limit, in percent, for data that is dirtied again as soon as it is written; `once` is that for data that is not.
 fn most_rewritten(once: u32, alone: bool) -> u32 {
     let most = match alone {
         true => MOST_ALONE,
@@ -94,7 +94,7 @@ impl BackingDevInfo {
         let frames = self.mm.frames.capacity();
         let share = self.dirty_share();
         let percent = |percent: u32| frames * u64::from(percent) / 100 * share / WHOLE;
-        // What others hold and cannot write must leave readers something (invariant 3).
+        // Data of others that cannot be written must leave readers something (invariant 3).
         let others = self.mm.nr_to_write().saturating_sub(self.nr_to_write());
         let ceiling = self.mm.unreclaimable().most_dirty();
         let config = &self.mm.config;

@@ -66,7 +66,7 @@ impl BackingDevInfo {
         self.counts.not_durable()
     }
 
-    /// What is left to do for them, each of which is to be written and then flushed. It falls with each write and each flush.
+    /// Steps that are left until all is durable: a write and a flush for each page.
     pub fn steps_left(&self) -> u64 {
         self.counts.not_durable()
             + self.counts.get(Count::Dirty)
@@ -117,7 +117,7 @@ impl BackingDevInfo {
     }
 }
 
-/// What an address space is charged, until it is dropped.
+/// The charge of an address space, until it is dropped.
 #[derive(Debug)]
 pub struct MappingCharge(Arc<BackingDevInfo>);
 

@@ -13,7 +13,7 @@
 //!                     ENOSPC, EDQUOT: refused      ── the store cannot: goes on, and fsync tells
 //! ```
 //!
-//! What is dirty has no place in the store yet, so it counts as used. Much of it may overwrite what has a place
+//! Dirty data has no place in the store yet, so it counts as used. Much of it may overwrite data that has a place
 //! already: then it counts twice, and writing it back corrects that. The store alone knows of quotas, of room that
 //! only root may use, and that a range has its place; so it has the last word.
 //!

@@ -172,7 +172,7 @@ impl BackingDevInfo {
         }
     }
 
-    /// What a writer of `pages` pages has to pause for them, in nanoseconds.
+    /// The pause of a writer for `pages` pages, in nanoseconds.
     fn charge(&self, mapping: &AddressSpace, pages: u64, now: u64, position: Position) -> u64 {
         let bandwidth = self.write_bandwidth();
         let mut pace = self.throttle.pace.lock();

@@ -6,7 +6,7 @@ use foliocache_xarray::Mark;
 /// The marks of unstable folios, by the lowest bit of their generation.
 pub(crate) const UNSTABLE: [Mark; 2] = [Mark::UnstableEven, Mark::UnstableOdd];
 
-/// What `wb_lock` protects of a file's flushes.
+/// The part of a file's flushes that `wb_lock` protects.
 #[derive(Debug, Default)]
 pub(crate) struct Generations {
     /// Flushes that have begun: the generation of writes that end now. Wraps; nobody waits for as
@@ -24,7 +24,7 @@ pub(crate) struct FlushState {
     pub(crate) error: Option<Errno>,
 }
 
-/// What a caller whose writes have ended needs to be durable.
+/// The flush that a caller whose writes have ended waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     /// A flush of this number or a later one has to succeed.

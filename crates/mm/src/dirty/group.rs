@@ -131,7 +131,7 @@ impl Groups {
         dirty_pages > MOST_PAGES && written / PAGE_SIZE as u64 > MOST_PAGES
     }
 
-    /// What the work for a group, or beside one, has written. Zero is ignored: others had written it by then.
+    /// Bytes that the work for a group, or beside one, has written. Zero is ignored: others had written them by then.
     pub(crate) fn note_written(&self, bytes: u64) {
         if bytes > 0 {
             self.written.store(bytes, Ordering::Relaxed);

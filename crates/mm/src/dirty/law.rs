@@ -18,7 +18,7 @@
 //!   cost of a batch = bytes · flows / (bandwidth · ratio)
 //! ```
 //!
-//! What is dirty moves to the set point without passing it. A rate that is wrong by a factor k moves the
+//! The amount of dirty data moves to the set point without passing it. A rate that is wrong by a factor k moves the
 //! balance to `x = k / (k + 1)`, which is inside the zone, whatever k is.
 //!
 //! A flow is a file. It has a clock, up to which its dirty pages are paid for: a batch moves it on by what it
@@ -49,14 +49,14 @@ pub(crate) const MAX_PAUSE: u64 = 100_000_000;
 /// Most that one charge costs: a single writer of a file pauses no longer.
 const MAX_COST: u64 = 50_000_000;
 
-/// What is owed is put together until it is worth a sleep: a wake-up costs 50 microseconds.
+/// Pauses that are owed are put together until they are worth a sleep: a wake-up costs 50 microseconds.
 const MIN_PAUSE: u64 = 1_000_000;
 
 /// How far the clock of a file may lag: what a file may dirty at once after it was quiet, and what
 /// a sleep that took too long is made up for.
 const CREDIT: u64 = 10_000_000;
 
-/// What a batch of pages should cost at most: threads of one file wait for one another's.
+/// The most time that a batch of pages should cost: threads of one file wait for one another's.
 const BATCH_COST: u64 = 2_000_000;
 
 /// Shortest time over which flows are summed.

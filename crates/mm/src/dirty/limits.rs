@@ -15,7 +15,7 @@ pub(crate) const WHOLE: u64 = 1 << 16;
 
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// What the times of the throttle are counted from.
+    /// The beginning of the throttle's times.
     pub(crate) start: Instant,
     /// When they are due again; zero for at once.
     pub(crate) due: AtomicU64,
@@ -55,7 +55,7 @@ pub(crate) fn slew(share: u64, target: u64, passed: u64, rate: u64, whole: u64) 
     share.saturating_sub(fall).max(target)
 }
 
-/// What a file system of `rate` should have, of `n` that have `all` together.
+/// The share of a file system of `rate`, of `n` that have `all` together.
 pub(crate) fn target(rate: u64, all: u64, n: u64) -> u64 {
     let by_speed = rate as f64 / all.max(1) as f64;
     WHOLE / 4 / n.max(1) + (by_speed * (WHOLE / 4 * 3) as f64) as u64

@@ -4,7 +4,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 
-/// What [`Listed::turn`] has while the file is on no list.
+/// [`Listed::turn`] of a file that is on no list.
 pub(crate) const NOT_DIRTY: u64 = 0;
 
 /// A file that can be on the list.

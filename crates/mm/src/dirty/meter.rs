@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! What counts is the time in which there was something to write, flushes included. Only work above the
+//! Only time in which there was something to write counts, flushes included. Only work above the
 //! background limit is counted: a small write with its flush says what a small write costs, not what the
 //! store takes.
 //!
@@ -22,13 +22,13 @@ const WINDOW: u64 = 50_000_000;
 /// Time over which the rate is a mean.
 const MEMORY: u64 = SECOND;
 
-/// What the first guess counts, in time.
+/// The weight of the first guess, in time.
 const GUESS: u64 = SECOND / 10;
 
 /// Bytes over which the speed of writes is a mean.
 const WRITES_MEMORY: u64 = 8 << 20;
 
-/// What is assumed of a store that nothing is known of, bytes a second.
+/// The speed that is assumed of a store that nothing is known of, in bytes a second.
 const INITIAL: f64 = (100 << 20) as f64;
 
 /// No store is taken to be slower, bytes a second: a rate of nothing would stop the law.

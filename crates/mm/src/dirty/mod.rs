@@ -1,4 +1,4 @@
-//! What is known of dirty data: of a file, of a file system, and of the cache.
+//! The state of dirty data: of a file, of a file system, and of the cache.
 //!
 //! # Model
 //!

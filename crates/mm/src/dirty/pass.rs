@@ -11,7 +11,7 @@ use crate::types::PageIndex;
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// What `wb_lock` protects beside the folios' states.
+/// The state that `wb_lock` protects beside the folios' own.
 #[derive(Debug, Default)]
 pub(crate) struct WritebackState {
     /// Where the flusher goes on in a large file.

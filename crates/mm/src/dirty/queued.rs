@@ -29,7 +29,7 @@ impl<F> Default for Closed<F> {
 /// By the file's number.
 pub(crate) type Handed<F> = BTreeMap<u64, HandedFile<F>>;
 
-/// What was handed over of one file and not begun.
+/// Pages of one file that were handed over and not begun.
 #[derive(Debug)]
 pub(crate) struct HandedFile<F> {
     pub(crate) file: Weak<F>,

@@ -1,4 +1,4 @@
-//! What is known of the room in a store. `bdi/space.rs` says what is done with it.
+//! The room in a store, as far as it is known. `bdi/space.rs` uses it.
 //!
 //! # Memory ordering
 //!
@@ -12,7 +12,7 @@ use foliocache_sys::Errno;
 /// Bytes of a write that always asks whether the store has room for it.
 pub(crate) const UNASKED: u64 = 4 << 20;
 
-/// What is known of the room in the store.
+/// The room in the store, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Space {
     /// Bytes written to the store, ever.

@@ -68,7 +68,7 @@ impl Stalls {
         self.longest.fetch_max(nanoseconds, Ordering::Relaxed);
     }
 
-    /// What was counted so far. Waits that are counted meanwhile may be in it or not.
+    /// The counts so far. Waits that are counted meanwhile may be in them or not.
     pub(crate) fn stats(&self) -> ThrottleStats {
         let counts: [u64; BUCKETS] =
             std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed));

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const PAGES_OF_MIB: u64 = MIB / PAGE_SIZE as u64;
 const MILLISECOND: u64 = SECOND / 1000;
 
-/// What a writer does.
+/// The habit of a writer.
 #[derive(Clone, Copy)]
 struct Habit {
     file: usize,
@@ -42,7 +42,7 @@ struct File {
     unstable: u64,
 }
 
-/// What the store does until when.
+/// The work of the store, and when it ends.
 enum Doing {
     Nothing,
     /// A piece of a turn, of which `left` pages are to be written still.
@@ -365,7 +365,7 @@ fn the_first_seconds_are_as_smooth_as_the_rest() {
         sim.run(5000);
         sim.report(&format!("from the start at {} MiB/s", speed / MIB));
         let (tail, longest) = sim.tail();
-        // What is not known yet may be guessed too fast.
+        // An unknown store may be guessed too fast.
         assert!(tail <= 100 && longest <= 500, "{tail} and {longest} ms");
     }
 }
@@ -530,7 +530,7 @@ fn the_meter_tells_that_a_store_hangs() {
     let before = meter.rate(SECOND);
     let after = meter.rate(20 * SECOND);
     assert!(after * 10 < before, "{before} and {after}");
-    // What is not under pressure says nothing about the store.
+    // Writes without pressure say nothing about the store.
     meter.end(SECOND);
     meter.wrote(2 * SECOND, 4096, SECOND);
     assert_eq!(meter.rate(30 * SECOND), before);

@@ -1,4 +1,4 @@
-//! What the writers of a file system share: their pace, the meter of the store, and the sizes of batches and turns.
+//! State that the writers of a file system share: their pace, the meter of the store, and the sizes of batches and turns.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::AtomicU64;

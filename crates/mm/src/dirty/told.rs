@@ -1,4 +1,4 @@
-//! What the log was told of a store, and how few lines of a kind go through. `told.rs` writes them.
+//! Log lines about a store, and how few of a kind go through. `told.rs` writes them.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub(crate) struct Limiter(Mutex<Lines>);
 struct Lines {
     /// When the interval began, in milliseconds.
     since: u64,
-    /// What lines of the interval were about.
+    /// The subjects of the interval's lines.
     told: Vec<(u64, i32)>,
     left_out: u64,
 }
@@ -49,7 +49,7 @@ pub(crate) fn shown(left_out: LeftOut) -> Option<LeftOut> {
     (left_out > 0).then_some(left_out)
 }
 
-/// What was told of one store.
+/// The lines about one store.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) failures: Limiter,

@@ -8,7 +8,7 @@
 //!                                                          └─ more is dirty: listed again
 //! ```
 //!
-//! What is with the store outlives this process. It is not flushed: that is left to its age, as for other files.
+//! Data that the store has outlives this process. It is not flushed: that is left to its age, as for other files.
 //!
 //! The moment is for loops that open, append and close: they are written once in [`MOMENT`], not once a close. What was listed
 //! meanwhile is written along, so the flusher wakes up no more often.
@@ -87,7 +87,7 @@ impl BackingDevInfo {
                 continue;
             };
             if file.is_awaited() {
-                // Whoever waits may be about to write a part only.
+                // The thread that waits may be about to write a part only.
                 self.relist_closed(id, (Arc::downgrade(&file), pages), monotonic_ns());
                 continue;
             }

@@ -70,7 +70,7 @@ impl Running<'_> {
         }
         mapping.direct.settle(self.direct);
         if mapping.counts.get(Count::Failed) == 0 {
-            // What was dirty before the pass is durable, so whatever is dirty now is younger.
+            // Data that was dirty before the pass is durable, so all that is dirty now is younger.
             mapping.bdi().note_younger(mapping, self.passed);
             if self.failing {
                 mapping.wb_lock.lock().note(Ok(()));

@@ -59,7 +59,7 @@ impl BackingDevInfo {
             self.answer_asked();
             progress = self.write_closed();
             progress |= self.write_handed();
-            // What is old goes first, whatever else there is to do.
+            // Old data goes first, whatever else there is to do.
             for old in [true, false] {
                 progress |= self.give_turns(memory, old);
             }
@@ -117,7 +117,7 @@ impl BackingDevInfo {
             let early = !memory && !old;
             let budget = if early { self.excess().min(turn) } else { turn };
             let (mut worked, flush) = file.background_writeback(budget, early, flush);
-            // What is old is written in one go. A file with failed data is old until that is written, and gets a turn a round.
+            // Old data is written in one go. A file with failed data is old until that is written, and gets a turn a round.
             let goes_on = over || (old && !failed());
             if flush {
                 written.push(file);
@@ -322,7 +322,7 @@ mod tests {
             AddressSpace::new(&bdi, Arc::new(sink), 0)
         };
         let next = Arc::new(AtomicU64::new(0));
-        // What `next` was when the other file was written.
+        // The value of `next` when the other file was written.
         let other_at = Arc::new(AtomicU64::new(0));
         let stream = Arc::new(foliocache_sync::Mutex::new(Weak::<AddressSpace>::new()));
         let hand_over = {

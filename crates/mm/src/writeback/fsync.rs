@@ -1,4 +1,4 @@
-//! What a caller asks for: durability of a file or of a file system, and giving data up.
+//! Durability of a file or of a file system, and giving data up, when a caller asks.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
@@ -191,7 +191,7 @@ impl AddressSpace {
                 push_dirty(&mut ranges, page, &locked, self.size());
                 match locked.hold_counts().device_writes() {
                     0 => self.give_up(locked),
-                    // What the device writes next is not failed.
+                    // Data that the device writes next has not failed.
                     _ => {
                         locked.state.clear(flag::ERROR);
                         self.uncount(Count::Failed, locked.nr_pages());
@@ -324,10 +324,10 @@ impl BackingDevInfo {
 }
 
 impl AddressSpace {
-    /// What is left to do once folios were removed whatever their state.
+    /// The rest of the work once folios were removed whatever their state.
     pub(crate) fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
         if self.counts.get(Count::Failed) == 0 {
-            // What is dirty now need not wait for the retry of what is gone.
+            // Dirty data need not wait for the retry of data that is gone.
             wb.note(Ok(()));
             self.bdi().set_error(None);
         }

@@ -1,4 +1,4 @@
-//! What uncached writers hand to the flusher.
+//! Pages that uncached writers hand to the flusher.
 //!
 //! # Model
 //!
@@ -66,7 +66,7 @@ impl BackingDevInfo {
                 self.hand_over(&file, next.0..pages.end);
             }
             written.push(file);
-            // What goes on being handed over is flushed now and then.
+            // A stream that is handed over without end is flushed now and then.
             if self.counts.get(Count::Unstable) >= self.dirty_limits().flush_after() {
                 super::flusher::flush_all(&mut written);
             }
@@ -88,7 +88,7 @@ impl AddressSpace {
         budget: u64,
     ) -> Option<PageIndex> {
         if self.is_awaited() {
-            // Whoever makes the file durable does all that this could do.
+            // The caller that makes the file durable does all that this could do.
             return None;
         }
         let mut wb = self.wb_lock.lock();

@@ -63,7 +63,7 @@ const MAX_BLIND_HALVINGS: u32 = 3;
 /// Folios that a turn for room alone may leave to the next one, for each page that it may write.
 const SPARED: u64 = 16;
 
-/// What a pass over a file's dirty folios is for.
+/// The purpose of a pass over a file's dirty folios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
     /// Somebody wants all of it on the medium: an error does not end it.
@@ -260,8 +260,8 @@ impl AddressSpace {
             return (false, false);
         }
         let mut wb = self.wb_lock.lock();
-        // What failed waits for its time. The rest of the file does not, or memory would: neither
-        // what is dirty beside it, nor what is written and only lacks the flush.
+        // Data that failed waits for its time. The rest of the file does not, or memory would: neither
+        // dirty data beside it, nor data that is written and only lacks the flush.
         let retry = !wb.backing_off();
         let fresh = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
         let unflushed = || self.counts.get(Count::Unstable) > 0 || self.direct.is_pending();
@@ -273,7 +273,7 @@ impl AddressSpace {
         let written = || self.counters.written.load(Ordering::Relaxed);
         let before = written();
         let last = PageIndex(pages_for(self.size()).saturating_sub(1));
-        // What a pass left is written by one that leaves nothing, from the beginning on.
+        // Data that a pass left is written by one that leaves nothing, from the beginning on.
         let start = if wb.next <= last && (early || !wb.has_left()) {
             wb.next
         } else {

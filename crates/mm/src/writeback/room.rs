@@ -33,7 +33,7 @@ impl Drop for ReservedSpace<'_> {
     }
 }
 
-/// What the store needs for so many bytes.
+/// Room that the store needs for so many bytes.
 fn with_metadata(bytes: u64) -> u64 {
     bytes + bytes / 64 + FOR_METADATA
 }
@@ -85,7 +85,7 @@ impl BackingDevInfo {
         while self.space.reserved.load(Ordering::Acquire) > CLOSED || unasked() {
             sleep(LOOK_AGAIN);
         }
-        // What failed the flusher tries again.
+        // The flusher tries failed data again.
         if self.counts.get(Count::Dirty) > self.counts.get(Count::Failed) {
             for dirty in self.dirty_files() {
                 dirty.fdatawrite();

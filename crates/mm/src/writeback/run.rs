@@ -96,7 +96,7 @@ pub(super) struct FailedRun {
     pub(super) error: Errno,
 }
 
-/// What a pass takes of what is dirty.
+/// The dirty folios that a pass takes.
 pub(super) struct Choice {
     pub(super) pass: Pass,
     /// It is written for room alone.
@@ -288,7 +288,7 @@ impl AddressSpace {
                 || (device.contains(&true)
                     && !foliocache_sync::planted!(device_written_folio_not_copied)),
         };
-        // What a folio holds beyond the end of the file is not the file's. Truncation waits for
+        // Bytes of a folio beyond the end of the file are not the file's. Truncation waits for
         // `wb_lock`.
         let size = self.size();
         for (locked, (held, device)) in folios.into_iter().zip(held.into_iter().zip(device)) {
