@@ -327,6 +327,13 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "mm",
+        "each_pin_asks_for_room",
+        "a pin, and a write once more, asks a store that is nearly full for its room",
+        Unit,
+        &["mm::unit::space::pins_ask_no_store_for_room_and_a_write_asks_once"],
+    ),
+    bug(
+        "mm",
         "room_never_given_back",
         "the room that a write reserved in a full store is not given back",
         Unit,

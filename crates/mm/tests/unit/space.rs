@@ -8,7 +8,7 @@ use std::{fmt, thread};
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, PAGE_SIZE,
+    MmConfig, PAGE_SIZE, PinMode, ReadaheadState,
 };
 use foliocache_sys::Errno;
 
@@ -24,6 +24,8 @@ struct Disk {
     quota: Option<u64>,
     allocates: bool,
     allocations: AtomicU64,
+    /// How often it was asked for its room.
+    asked: AtomicU64,
 }
 
 impl Disk {
@@ -109,6 +111,7 @@ impl AddressSpaceOperations for Store {
     }
 
     fn free_space(&self) -> Option<u64> {
+        self.disk.asked.fetch_add(1, Ordering::Relaxed);
         let used = self.disk.used.load(Ordering::Relaxed);
         Some((self.disk.pages - used) * PAGE)
     }
@@ -215,6 +218,30 @@ fn a_write_that_the_store_has_no_room_for_is_refused() {
             bed.end(&[file]);
         }
     }
+}
+
+#[test]
+fn pins_ask_no_store_for_room_and_a_write_asks_once() {
+    const TIMES: u64 = 100;
+    let bed = Bed::of_mib(20);
+    let file = bed.file();
+    write(&file, 0, MIB).unwrap();
+    assert!(bed.bdi.sync().is_empty());
+    // The flusher asks now and then.
+    let asked = |act: &dyn Fn(u64)| {
+        let before = bed.disk.asked.load(Ordering::Relaxed);
+        (0..TIMES).for_each(act);
+        bed.disk.asked.load(Ordering::Relaxed) - before
+    };
+    let pins = asked(&|n| {
+        let page = n * PAGE..(n + 1) * PAGE;
+        let pinned = file.pin(&ReadaheadState::new(), page, PinMode::WRITE);
+        drop(pinned.expect("a pin"));
+    });
+    assert!(pins <= TIMES / 10, "{pins}");
+    let writes = asked(&|n| assert_eq!(write(&file, 2 * MIB + n * PAGE, PAGE), Ok(PAGE_SIZE)));
+    assert!((TIMES..TIMES * 11 / 10).contains(&writes), "{writes}");
+    bed.end(&[file]);
 }
 
 #[test]
