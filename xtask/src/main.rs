@@ -14,7 +14,7 @@ mod sanitize;
 mod setup;
 mod simulate;
 mod soak;
-mod suites;
+mod system;
 mod tidy;
 mod tiers;
 
@@ -36,7 +36,6 @@ Commands:
   least-versions  check the library with the least versions of its dependencies
   planted       plant bugs one by one and expect that a test finds each
   simulate      run the cache in schedules that follow from seeds
-  unit          run the tests of the unit tier
   system        run the tests of the system tier, or those of the modules that are named: system [MODULE…]
   on            run a test program on a file system of its own: on KIND [--as USER] PROGRAM ARGUMENTS
   soak          run everything at once for long: soak [--minutes N] [--seed N] [--cpu PERCENT]
@@ -84,8 +83,7 @@ fn main() -> ExitCode {
         Some(program) if planted::is_compiler(program) => Err(planted::compile(&arguments)),
         Some("simulate") => simulation(&arguments[1..]),
         Some("on") => on::run(&arguments[1..], &std::env::temp_dir()),
-        Some("unit") if arguments.len() == 1 => suites::run_units(&root()),
-        Some("system") => suites::run(&arguments[1..], &root()),
+        Some("system") => system::run(&arguments[1..], &root()),
         Some("soak") => soak::run(&arguments[1..], &root()),
         Some("fuzz") => metadata(&root()).and_then(|metadata| {
             let target = Workspace::new(&metadata).target;

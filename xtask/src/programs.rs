@@ -1,6 +1,5 @@
 //! Test programs that cargo builds.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -29,12 +28,6 @@ pub(crate) struct Program {
     folder: PathBuf,
 }
 
-impl fmt::Display for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}::{}", self.room, self.name)
-    }
-}
-
 impl Program {
     /// Runs it as cargo does, without cargo.
     pub(crate) fn command(&self) -> Command {
@@ -46,12 +39,9 @@ impl Program {
         command
     }
 
-    /// From one of cargo's messages, if it is about a test program.
+    /// From one of cargo's messages, if it is about a program.
     fn of(message: &str) -> Option<Program> {
         let message: Value = serde_json::from_str(message).ok()?;
-        if message["profile"]["test"] != true {
-            return None;
-        }
         let executable = message["executable"].as_str()?.into();
         let folder = Path::new(string(&message, "manifest_path")).parent()?;
         let target = &message["target"];
@@ -69,7 +59,7 @@ impl Program {
     }
 }
 
-/// Builds the test programs that `chosen` names by cargo's options, or all.
+/// Builds the programs that `chosen` names, by cargo's options.
 pub(crate) fn build(root: &Path, call: Call, chosen: &[String]) -> Result<Vec<Program>, String> {
     let (arguments, environment) = call;
     let output = Command::new(cargo())
@@ -139,7 +129,7 @@ mod tests {
     #[test]
     fn cargo_says_where_programs_are() {
         let message = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/mm/Cargo.toml",
-            "target":{"kind":["test"],"name":"pins"},"profile":{"test":true},"executable":"/t/pins-1"}"#;
+            "target":{"kind":["test"],"name":"pins"},"executable":"/t/pins-1"}"#;
         let program = Program::of(message).unwrap();
         assert_eq!(
             (program.room.as_str(), program.name.as_str()),
@@ -148,8 +138,6 @@ mod tests {
         assert_eq!(program.folder, Path::new("/w/crates/mm"));
         let library = r#"{"manifest_path":"/w/crates/mm/Cargo.toml","executable":null}"#;
         assert_eq!(Program::of(library), None);
-        let command = message.replace("true", "false");
-        assert_eq!(Program::of(&command), None);
     }
 
     #[test]

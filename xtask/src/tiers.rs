@@ -14,7 +14,7 @@
 //! | `stress`, `stress_*` | unit tier in small; system tier, with the same build, `FOLIOCACHE_STRESS=30` |
 //! | `programs` | programs tier, release build, only when it is named; each test is `#[ignore = "programs tier"]`. Of `integrations/`, all tests run there |
 //! | `asan_*`, `miri_*` | sanitize tier alone: canaries, only when it is named (begin with `#![cfg(asan)]`, `#![cfg(miri)]`) |
-//! | `unit` and any other | unit tier, by `cargo xtask unit`, like tests beside the code and in the documentation |
+//! | `unit` and any other | unit tier, like tests beside the code and in the documentation |
 //!
 //! The tests of the unit, model and system tiers are built with all planted bugs in them, of which none is planted. So the step
 //! that plants them builds nothing.
@@ -232,12 +232,6 @@ impl Step {
         self
     }
 
-    /// It fails if no test runs.
-    fn with_tests(mut self) -> Step {
-        self.must_test = true;
-        self
-    }
-
     fn needs(mut self, needs: &'static [Need]) -> Step {
         self.needs = needs;
         self
@@ -317,7 +311,7 @@ impl Workspace {
     pub(crate) fn steps(&self, tier: Tier) -> Vec<Step> {
         match tier {
             Tier::Tidy => tidy(),
-            Tier::Unit => vec![Step::cargo(tier, "tests", "xtask unit", 30).with_tests()],
+            Tier::Unit => vec![Step::cargo(tier, "tests", UNITS, 30).with_bugs()],
             // The bugs come last: they share the builds of the models.
             Tier::Model => [
                 vec![self.model("loom"), self.model("shuttle")],
@@ -411,8 +405,8 @@ impl Workspace {
         if self.with_tests("system").is_empty() {
             steps.push(no_tests(tier, "tests", "system*"));
         } else {
-            let step = Step::cargo(tier, "tests", "xtask system", 40);
-            let step = step.needs(MOUNT).with_tests();
+            let mut step = Step::cargo(tier, "tests", "xtask system", 40).needs(MOUNT);
+            step.must_test = true;
             let step = step.env("FOLIOCACHE_FSX", path(&self.tool("fsx")));
             steps.push(step.env("FOLIOCACHE_PJDFSTEST", path(&self.tool("pjdfstest"))));
         }
@@ -430,7 +424,6 @@ impl Workspace {
                     Step::cargo(tier, &name, &arguments, 10).needs(&[Need::Root, Need::Mkfs]);
                 step = step.with_bugs();
                 step.runs_on(kind, user);
-                step.side_by_side = true;
                 steps.push(step);
             }
         }

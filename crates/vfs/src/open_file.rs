@@ -334,17 +334,16 @@ impl OpenFile {
             if hit > 0 && hit == buf.len() {
                 return Ok(hit);
             }
-            return self.write_rest(buf, pos, Some(hit));
+            return self.write_rest(buf, pos, hit);
         }
-        self.write_rest(buf, pos, None)
+        self.write_rest(buf, pos, 0)
     }
 
-    /// The rest of [`OpenFile::write_at`]; `hit` is what [`AddressSpace::overwrite`] wrote, if it was asked.
+    /// The rest of [`OpenFile::write_at`] when `done` bytes were a hit.
     #[cold]
-    fn write_rest(&self, buf: &[u8], pos: u64, hit: Option<usize>) -> Result<usize, Errno> {
-        let done = hit.unwrap_or(0);
+    fn write_rest(&self, buf: &[u8], pos: u64, done: usize) -> Result<usize, Errno> {
         let iocb = &mut Iocb::at(pos + done as u64);
-        match self.write_checked(iocb, &mut IovIter::source(&buf[done..]), hit.is_some()) {
+        match self.write_iter(iocb, &mut IovIter::source(&buf[done..])) {
             Ok(n) => Ok(done + n),
             Err(_) if done > 0 => Ok(done),
             Err(error) => Err(error),
@@ -357,17 +356,6 @@ impl OpenFile {
     /// As [`OpenFile::write_at`], `EFAULT` for bad memory, and `EAGAIN` of [`AddressSpace::write`].
     #[inline]
     pub fn write_iter(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
-        self.write_checked(iocb, iter, false)
-    }
-
-    /// As [`OpenFile::write_iter`]; `missed` if it is known not to be a hit.
-    #[inline]
-    fn write_checked(
-        &self,
-        iocb: &mut Iocb,
-        iter: &mut IovIter<'_>,
-        missed: bool,
-    ) -> Result<usize, Errno> {
         iocb.append |= self.flags.append;
         self.flags.apply(iocb);
         if iocb.append {
@@ -389,10 +377,7 @@ impl OpenFile {
         } else if self.inode.has_privileges_to_remove(&self.ctx) {
             return Err(Errno::EAGAIN);
         }
-        let result = match missed {
-            true => self.mapping.write_on(iocb, iter, 0),
-            false => self.mapping.write(iocb, iter),
-        };
+        let result = self.mapping.write(iocb, iter);
         if iter.remaining() < wanted {
             self.inode.data_changed();
         }

@@ -94,12 +94,8 @@ impl AddressSpace {
         self.write_on(iocb, iter, hit)
     }
 
-    /// As [`AddressSpace::write`], after [`AddressSpace::overwrite`] wrote the `done` bytes before.
-    ///
-    /// # Errors
-    /// As [`AddressSpace::write`], if `done` is 0.
     #[cold]
-    pub fn write_on(
+    fn write_on(
         self: &Arc<Self>,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,

@@ -1,22 +1,20 @@
-//! The tests of the unit tier, `cargo xtask unit`, and of the system tier, `cargo xtask system [MODULE…]`.
+//! The tests of the system tier: `cargo xtask system [MODULE…]`.
 //!
 //! # Model
 //!
-//! Most tests wait, for a mount, a disk or the time, and few need more than one processor. So in the unit tier the
-//! programs run side by side, as many as there are processors, those called `unit` first, which take longest. In the system
-//! tier the modules of the programs do, those with most tests first, and the tests of a module run one at a time. What a
-//! program says is printed when it has ended.
+//! Most of them wait, for a mount, a disk or the time, and few need more than one processor. So the modules of the
+//! programs run side by side, as many as there are processors, those with most tests first. The tests of a module
+//! run one at a time. A module's output is printed when it has ended.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 use crate::programs::{self, Program, processors, side_by_side};
-use crate::runner::cargo;
 use crate::tiers::units;
 
-/// Programs or modules that run at the same time, at most: some of them look at the clock.
+/// Modules that run at the same time, at most: some of them look at the clock.
 const MOST: usize = 2;
 
 /// Tests of one module.
@@ -45,63 +43,34 @@ pub(crate) fn run(wanted: &[String], root: &Path) -> Result<bool, String> {
         return Err("there are no such tests".to_owned());
     }
     modules.sort_by_key(|module| usize::MAX - module.tests.len());
-    Ok(succeed(&modules, |module| {
+    let passed = side_by_side(&modules, processors().min(MOST), |_, module| {
+        let begun = Instant::now();
         let mut command = module.program.command();
-        command
+        let output = command
             .args(["--exact", "--include-ignored", "--test-threads=1"])
-            .args(&module.tests);
-        let said = said(command, &format!("{}::{}", module.program, module.name))?;
+            .args(&module.tests)
+            .stderr(Stdio::piped())
+            .output();
+        let place = format!(
+            "{}::{}::{}",
+            module.program.room, module.program.name, module.name
+        );
+        let output = output.map_err(|error| format!("{place}: {error}"))?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("{place}, {seconds:.1} s\n{said}");
         let passed = format!("test result: ok. {} passed", module.tests.len());
-        match said.contains(&passed) {
-            true => Ok(()),
-            false => Err(format!("{}::{}: not all ran", module.program, module.name)),
+        if output.status.success() && said.contains(&passed) {
+            Ok(())
+        } else {
+            Err(format!("{place}: {}", output.status))
         }
-    }))
-}
-
-/// Whether all tests of the unit tier pass, those in the documentation included.
-pub(crate) fn run_units(root: &Path) -> Result<bool, String> {
-    let mut programs = programs::build(root, units(), &[])?;
-    programs.sort_by_key(|program| program.name != "unit");
-    let passed = succeed(&programs, |program| {
-        said(program.command(), &program.to_string()).map(|_| ())
     });
-    let (arguments, environment) = units();
-    let mut documented = Command::new(cargo());
-    documented
-        .args(arguments.split(' '))
-        .arg("--doc")
-        .current_dir(root)
-        .envs(environment);
-    Ok(passed && said(documented, "documentation").is_ok())
-}
-
-/// Whether `each` succeeds for all items, which run side by side.
-fn succeed<T: Sync>(items: &[T], each: impl Fn(&T) -> Result<(), String> + Sync) -> bool {
-    let ended = side_by_side(items, processors().min(MOST), |_, item| each(item));
-    if let Err(why) = &ended {
+    if let Err(why) = &passed {
         println!("{why}");
     }
-    ended.is_ok()
-}
-
-/// Runs a program of tests and prints what it says.
-///
-/// # Errors
-/// If it fails.
-fn said(mut command: Command, place: &str) -> Result<String, String> {
-    let begun = Instant::now();
-    let output = command
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| format!("{place}: {error}"))?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    println!("{place}, {:.1} s\n{said}", begun.elapsed().as_secs_f64());
-    match output.status.success() {
-        true => Ok(said),
-        false => Err(format!("{place}: {}", output.status)),
-    }
+    Ok(passed.is_ok())
 }
 
 /// The tests of a program, by module.
