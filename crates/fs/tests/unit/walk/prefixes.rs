@@ -25,15 +25,30 @@ fn make(names: &SuperBlock) {
 
 /// Walks until the way is remembered.
 fn learn(names: &SuperBlock, who: Option<&Credentials>) {
-    for _ in 0..3 {
-        let found = names.stat(names.root(), OsStr::new(FILE), STAY, who);
-        assert!(found.is_ok(), "{found:?}");
+    let begun = Instant::now();
+    loop {
+        for _ in 0..3 {
+            let found = names.stat(names.root(), OsStr::new(FILE), STAY, who);
+            assert!(found.is_ok(), "{found:?}");
+        }
+        if knows(names, who) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10));
     }
-    assert!(knows(names, who));
 }
 
 fn knows(names: &SuperBlock, who: Option<&Credentials>) -> bool {
     names.remembers(names.root(), OsStr::new(FILE), who)
+}
+
+/// Nothing on the way has changed. In a directory of the disk news of renames before may come at any moment, so there it may
+/// have to be walked once more.
+fn is_as_it_was(names: &SuperBlock) {
+    match names.fs().kind() {
+        "dirfs" => learn(names, None),
+        _ => assert!(knows(names, None)),
+    }
 }
 
 fn rename(names: &SuperBlock, from: &str, to: &str, mode: RenameMode) {
@@ -68,7 +83,7 @@ fn directories_that_move_or_go_are_not_found_where_they_were() {
         // Two that change places.
         names.make_dir("other");
         names.make_file("other/file");
-        assert!(knows(names, None), "nothing on the way has changed");
+        is_as_it_was(names);
         rename(names, "first", "other", RenameMode::Exchange);
         assert_eq!(names.ino(FILE), Err(errno(Errno::ENOENT)));
         rename(names, "first", "other", RenameMode::Exchange);
@@ -84,7 +99,7 @@ fn directories_that_move_or_go_are_not_found_where_they_were() {
         names
             .unlink(&third, OsStr::new("file"), None)
             .expect("it was there");
-        assert!(knows(names, None));
+        is_as_it_was(names);
         // The directory itself, and one of the same name.
         let second = names.dir(WAY[1]);
         names
