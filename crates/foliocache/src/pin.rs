@@ -85,7 +85,7 @@ impl File {
     ///
     /// # Errors
     /// [`Error::Pin`]: `EAGAIN` while one of these calls waits for pins of the range, `ENOBUFS` beyond the share
-    /// ([`PinError`](crate::PinError), with the pinned bytes), `EINVAL` for no bytes or bytes beyond the end of the
+    /// ([`PinError`](crate::PinError), with the pinned bytes), `EOVERFLOW` for a page with 32,767 pins of this term, `EINVAL` for no bytes or bytes beyond the end of the
     /// file, `EBADF` if the file is not open for reading, or for [`PinMode::WRITE`] not for writing too, or for
     /// appending; `ECHILD` after a fork, those of the backing store.
     #[doc(alias = "pin_user_pages")]
