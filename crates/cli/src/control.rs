@@ -17,7 +17,9 @@
 //!
 //! # Locking
 //!
-//! None. Each connection has its thread, at most [`MAX_CONNECTIONS`] at a time.
+//! Each connection has its thread, at most [`MAX_CONNECTIONS`] at a time. A process that makes or removes a socket holds a lock
+//! (flock) of the directory meanwhile: one that found a killed mount's socket would else remove that of a new mount, which
+//! took the same name.
 
 use crate::check::FS_TYPE;
 use crate::figures::Asked;
@@ -30,7 +32,7 @@ use foliocache_sys::credentials::effective_user;
 use foliocache_sys::dir::mount::{self as mounts, MountInfo};
 use foliocache_sys::peer::peer_user;
 use serde_json::{Value, json};
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -229,13 +231,19 @@ impl Control {
         let mounted = mounted.ok_or_else(|| format!("{} is not mounted", point.display()))?;
         let directory = runtime_directory().ok_or("XDG_RUNTIME_DIR is no absolute path")?;
         let at = |error: io::Error| format!("{}: {error}", directory.display());
+        let mounted_name = socket_name(&mounted);
         make_private(&directory).map_err(at)?;
-        remove_stale(&directory);
-        let path = directory.join(socket_name(&mounted));
-        let (listener, control) = Control::at(path).map_err(at)?;
+        let (listener, control) = Control::take_name(&directory, &mounted_name).map_err(at)?;
         let asked = Arc::clone(asked);
         spawn("control", move || serve(&listener, &asked))?;
         Ok(control)
+    }
+
+    /// Binds a socket under `name`, after killed mounts' ones are removed.
+    fn take_name(directory: &Path, name: &str) -> io::Result<(UnixListener, Control)> {
+        let _lock = lock(directory)?;
+        remove_stale(directory);
+        Control::at(directory.join(name))
     }
 
     /// Binds a socket, and replaces a file of that name.
@@ -253,10 +261,18 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
+        let _lock = self.path.parent().map(lock);
         if file_at(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Has other processes wait that make or remove sockets in a directory, until the result is dropped.
+fn lock(directory: &Path) -> io::Result<File> {
+    let lock = File::open(directory)?;
+    lock.lock()?;
+    Ok(lock)
 }
 
 /// Device and inode number.
@@ -283,6 +299,8 @@ fn make_private(directory: &Path) -> io::Result<()> {
 /// Removes the sockets of killed processes: nothing listens there, and their mounts are gone.
 ///
 /// While the mount exists, its socket shows `status` that the process has ended.
+///
+/// Context: [`lock`] held.
 fn remove_stale(directory: &Path) {
     let Ok(mounted) = mounts::mounts() else {
         return;
@@ -419,6 +437,7 @@ fn set_memory(asked: &Asked, bound: &memory::Bound) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn only_sockets_without_a_listener_are_removed() {
@@ -447,6 +466,34 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         drop(new);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+
+    /// The other mount finds the socket of a killed one, whose name a new mount takes before that is removed.
+    #[test]
+    fn a_new_socket_is_not_removed_in_place_of_a_killed_mounts_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let name = "mount-0-1.sock";
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let locked = lock(temp.path()).unwrap();
+                    remove_stale(temp.path());
+                    drop(locked);
+                    thread::sleep(Duration::from_micros(20));
+                }
+            });
+            for _ in 0..1000 {
+                drop(UnixListener::bind(temp.path().join("killed")).unwrap());
+                fs::rename(temp.path().join("killed"), temp.path().join(name)).unwrap();
+                let (_listener, control) = Control::take_name(temp.path(), name).unwrap();
+                thread::sleep(Duration::from_micros(20));
+                let there = file_at(&control.path).ok() == Some(control.file);
+                ended.store(!there, Ordering::Relaxed);
+                assert!(there);
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]
