@@ -42,7 +42,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Requests that are answered at a time.
 const MAX_CONNECTIONS: usize = 8;
@@ -55,6 +55,9 @@ const MAX_ANSWER: u64 = 1 << 20;
 
 /// Longest that the mount waits for a client.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest that a mount waits for another that starts or ends.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Longest that a client waits for the mount.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -241,8 +244,10 @@ impl Control {
 
     /// Binds a socket under `name`, after killed mounts' ones are removed.
     fn take_name(directory: &Path, name: &str) -> io::Result<(UnixListener, Control)> {
-        let _lock = lock(directory)?;
-        remove_stale(directory);
+        let lock = lock(directory);
+        if lock.is_some() {
+            remove_stale(directory);
+        }
         Control::at(directory.join(name))
     }
 
@@ -261,18 +266,24 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _lock = self.path.parent().map(lock);
+        let _lock = self.path.parent().and_then(lock);
         if file_at(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Has other processes wait that make or remove sockets in a directory, until the result is dropped.
-fn lock(directory: &Path) -> io::Result<File> {
-    let lock = File::open(directory)?;
-    lock.lock()?;
-    Ok(lock)
+/// Has other processes wait that make or remove sockets in a directory, until the result is dropped. `None` where it cannot be had,
+/// for a process that was stopped may hold it: no mount waits for another for long.
+fn lock(directory: &Path) -> Option<File> {
+    let (lock, begun) = (File::open(directory).ok()?, Instant::now());
+    while lock.try_lock().is_err() {
+        if begun.elapsed() > LOCK_PATIENCE {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Some(lock)
 }
 
 /// Device and inode number.
@@ -494,6 +505,20 @@ mod tests {
             }
             ended.store(true, Ordering::Relaxed);
         });
+    }
+
+    #[test]
+    fn a_mount_that_is_stopped_while_it_starts_stops_no_other() {
+        let temp = tempfile::tempdir().unwrap();
+        drop(UnixListener::bind(temp.path().join("mount-0-2.sock")).unwrap());
+        let held = lock(temp.path()).unwrap();
+        let (_listener, control) = Control::take_name(temp.path(), "mount-0-1.sock").unwrap();
+        UnixStream::connect(&control.path).unwrap();
+        assert!(temp.path().join("mount-0-2.sock").exists());
+        drop(control);
+        drop(held);
+        let names = fs::read_dir(temp.path()).unwrap();
+        assert_eq!(names.count(), 1, "its own is removed, and no other");
     }
 
     #[test]
