@@ -53,16 +53,6 @@ pub struct Retired<L> {
 }
 
 impl<L: List> Retired<L> {
-    /// An empty one.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            filling: L::default(),
-            waiting: L::default(),
-            cookie: None,
-        }
-    }
-
     /// The list that takes items which wait from now on.
     pub fn filling(&mut self) -> &mut L {
         &mut self.filling

@@ -137,7 +137,7 @@ impl<T> Limbo<T> {
             lists: RankedMutex::new(
                 Rank::Leaf,
                 Lists {
-                    retired: Retired::new(),
+                    retired: Retired::default(),
                     next: 0,
                     freeing: Vec::new(),
                 },
