@@ -207,7 +207,7 @@ impl AttrCell {
     /// A consistent snapshot of all attributes. Takes no lock; waits while they are being changed.
     #[inline(always)]
     pub fn get(&self) -> Attributes {
-        self.snapshot(Attributes::from_words)
+        Attributes::from_words(self.snapshot())
     }
 
     /// All attributes, of one moment, if they are settled and not provisional. Takes no lock.
@@ -224,17 +224,18 @@ impl AttrCell {
 
     #[inline(always)]
     fn get_if(&self, wanted: impl Fn(u64) -> bool) -> Option<Attributes> {
-        self.snapshot(|words| wanted(words[0] & FLAGS).then(|| Attributes::from_words(words)))
+        let words = self.snapshot();
+        wanted(words[0] & FLAGS).then(|| Attributes::from_words(words))
     }
 
-    /// What `of` makes of the words, of one moment. Words that are handed out would be copied once more.
+    /// The words, of one moment.
     #[inline(always)]
-    fn snapshot<R>(&self, of: impl Fn([u64; WORDS]) -> R) -> R {
+    fn snapshot(&self) -> [u64; WORDS] {
         loop {
             let seq = self.seq.read_begin();
-            let read = of(self.load());
+            let words = self.load();
             if !self.seq.read_retry(seq) {
-                return read;
+                return words;
             }
         }
     }
