@@ -219,8 +219,14 @@ impl Mounted {
     /// Waits for a line with `text`.
     pub(crate) fn wait_for_line(&self, text: &str) {
         let start = Instant::now();
-        while !self.lines().iter().any(|line| line.contains(text)) {
+        loop {
+            // Looked at before the lines: the last one may just have come.
+            let has_ended = self.reader.as_ref().is_none_or(JoinHandle::is_finished);
             let lines = self.lines();
+            if lines.iter().any(|line| line.contains(text)) {
+                return;
+            }
+            assert!(!has_ended, "it ended without {text:?}: {lines:#?}");
             assert!(start.elapsed() < PATIENCE, "no {text:?} in {lines:#?}");
             thread::sleep(Duration::from_millis(10));
         }

@@ -518,21 +518,13 @@ fn a_second_signal_gives_up_and_lists_lost_files() {
     let closing = std::thread::spawn(move || drop(file));
     std::thread::sleep(Duration::from_millis(500));
     above.signal("TERM");
-    wait_for("the first signal", || {
-        above
-            .lines()
-            .iter()
-            .any(|line| line.contains("writing back"))
-    });
+    above.wait_for_line("writing back");
     wait_for("the progress", || {
         let left = |line: &String| line.contains("writing back, ") && line.ends_with("KiB to go");
         above.lines().iter().any(left)
     });
     above.signal("INT");
-    let lost = "stuck: 97.7 KiB: not written yet";
-    wait_for("the list", || {
-        above.lines().iter().any(|line| line.contains(lost))
-    });
+    above.wait_for_line("stuck: 97.7 KiB: not written yet");
     assert!(!outer.is_mounted());
     // The kernel lets a process end only when the files it had open are closed, which takes the
     // server.
