@@ -4,12 +4,13 @@
 //!
 //! [`Tree`] reads every file that git tracks or would track. `edges` checks dependencies, `publish` the needs of
 //! published packages, `modules` that every file is compiled, `circles` and `layers` the imports between modules,
-//! `locks` that locks have a rank, `text` the sources, `docs` the documents and `planted` the planted bugs. Each
-//! returns [`Violation`]s; an empty list is a tidy tree.
+//! `locks` that locks have a rank, `text` the sources, `docs` the documents, `figures` the figures in them and
+//! `planted` the planted bugs. Each returns [`Violation`]s; an empty list is a tidy tree.
 
 mod circles;
 mod docs;
 mod edges;
+mod figures;
 mod layers;
 mod locks;
 mod modules;
@@ -192,6 +193,7 @@ pub(crate) fn check(root: &Path, metadata: &Value) -> Result<Vec<Violation>, Str
     found.extend(tree.sources.iter().flat_map(text::check));
     found.extend(tree.sources.iter().flat_map(locks::check));
     found.extend(docs::check(&tree));
+    found.extend(figures::check(&tree));
     found.extend(planted::check(&tree));
     found.extend(manifests(&tree));
     found.sort();
