@@ -16,7 +16,7 @@ use crate::case::{Case, Match, Outcome, RatioPlan};
 use crate::cost::Cost;
 use crate::host::{Host, load};
 use crate::latency::Latency;
-use crate::ratio::Ratio;
+use crate::ratio::{Ratio, Verdict};
 use crate::run::Outcomes;
 use crate::settings::Settings;
 use crate::stats::{median, stddev_percent};
@@ -123,9 +123,9 @@ pub(crate) struct RatioReport {
     first: usize,
     /// The ratio.
     pub(crate) ratio: Ratio,
-    /// Whether it was reached; None without a target, or where it cannot be said.
-    pub(crate) reached: Option<bool>,
-    /// One of the two against itself; only where the ratio is near 1.
+    /// How it stands to its target, if it has one.
+    pub(crate) verdict: Option<Verdict>,
+    /// One of the two against itself; only where the ratio is near 1, or where it decides the verdict.
     pub(crate) control: Option<Ratio>,
 }
 
@@ -200,12 +200,14 @@ fn ratio(plan: &RatioPlan, outcomes: &Outcomes, first: usize, rounds: usize) -> 
         (!each.is_empty()).then(|| Ratio::of(&each))
     });
     let target = plan.target;
+    let verdict = target.map(|target| target.verdict(ratio, control, rounds));
+    let is_shown = ratio.is_near_one() || verdict == Some(Verdict::Undecided);
     RatioReport {
         plan: plan.clone(),
         first,
         ratio,
-        reached: target.and_then(|target| target.reached(ratio, control, rounds)),
-        control: control.filter(|_| ratio.is_near_one()),
+        verdict,
+        control: control.filter(|_| is_shown),
     }
 }
 
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(of("no such contestant"), None);
         assert_eq!(report.rows[0].value, 5.5);
         // Inside the interval of its control, which reaches down to 0.4; but too far from 1 to show it.
-        assert_eq!(report.ratios[0].reached, Some(true));
+        assert_eq!(report.ratios[0].verdict, Some(Verdict::Reached));
         assert_eq!(report.ratios[0].control, None);
     }
 

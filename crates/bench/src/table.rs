@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::case::Figure;
 use crate::cases::find;
-use crate::ratio::Target;
+use crate::ratio::{Target, Verdict};
 use crate::report::{RatioReport, Report, Row};
 use crate::settings::Uses;
 
@@ -75,21 +75,24 @@ impl fmt::Display for Report {
 }
 
 impl RatioReport {
-    /// The target, and whether it was reached, with `between` between the two; empty without a target.
+    /// The target, and the verdict, with `between` between the two; empty without a target.
     pub(crate) fn aim(&self, between: &str) -> String {
-        let aim = match self.plan.target {
-            None => return String::new(),
-            Some(Target::AtLeast(least)) => format!("≥ {least}"),
-            Some(Target::AtMost(most)) => format!("≤ {most}"),
-            Some(Target::NotWorse) => "not worse than against itself".to_owned(),
-            Some(Target::NotLonger) => "not longer than against itself".to_owned(),
+        let Some((target, verdict)) = self.plan.target.zip(self.verdict) else {
+            return String::new();
         };
-        let reached = match self.reached {
-            Some(true) => "reached",
-            Some(false) => "MISSED",
-            None => "too few samples to say",
+        let aim = match target {
+            Target::AtLeast(least) => format!("≥ {least}"),
+            Target::AtMost(most) => format!("≤ {most}"),
+            Target::NotWorse => "not worse than against itself".to_owned(),
+            Target::NotLonger => "not longer than against itself".to_owned(),
         };
-        format!("{aim}{between}{reached}")
+        let verdict = match verdict {
+            Verdict::Reached => "reached",
+            Verdict::Missed => "MISSED",
+            Verdict::TooFew => "too few samples to say",
+            Verdict::Undecided => "undecided",
+        };
+        format!("{aim}{between}{verdict}")
     }
 }
 
