@@ -133,5 +133,9 @@ impl Drop for MappingCharge {
 impl Drop for BackingDevInfo {
     fn drop(&mut self) {
         self.stop();
+        if !self.is_memory() {
+            // Relaxed: it steers.
+            (self.mm.shares.nr_stores).fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

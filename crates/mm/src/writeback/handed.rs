@@ -67,7 +67,7 @@ impl BackingDevInfo {
             }
             written.push(file);
             // A stream that is handed over without end is flushed now and then.
-            if self.counts.get(Count::Unstable) >= self.dirty_limits().background / 2 {
+            if self.counts.get(Count::Unstable) >= self.dirty_limits().flush_after() {
                 super::flusher::flush_all(&mut written);
             }
         }

@@ -246,14 +246,14 @@ impl AddressSpace {
     }
 
     /// One turn of the flusher on this file: at most `budget` pages, `early` if nothing but room is wanted. Whether it wrote anything,
-    /// and without an error, and whether a flush has to follow: if `flush` says so.
+    /// and without an error, and whether a flush has to follow: if `flush` says so, which learns whether the pass came to its end.
     ///
     /// Context: blocks for I/O and for `wb_lock`.
     pub(crate) fn background_writeback(
         self: &Arc<Self>,
         budget: u64,
         early: bool,
-        flush: impl FnOnce() -> bool,
+        flush: impl FnOnce(bool) -> bool,
     ) -> (bool, bool) {
         if self.is_awaited() {
             // The caller that makes the file durable does all that this could do.
@@ -314,7 +314,7 @@ impl AddressSpace {
             result = wrote;
         }
         let worked = written() != before;
-        let flush = !self.is_awaited() && flush() && unflushed();
+        let flush = !self.is_awaited() && flush(wb.next.0 == 0) && unflushed();
         // A flush that follows says itself how it went.
         if result.is_err() || (retry && !flush) {
             wb.note(result);
