@@ -21,6 +21,7 @@ use foliocache_sys::Errno;
 use crate::counters::Count;
 use crate::dirty::{SHORTEST_TURN, flush_due};
 use crate::records::{AddressSpace, BackingDevInfo};
+use crate::slab::SlabArc;
 
 const NAME: &str = "foliocache-flush";
 
@@ -142,7 +143,7 @@ impl BackingDevInfo {
 }
 
 /// Flushes files that were written; whether none failed. The error stays with the file.
-pub(super) fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
+pub(super) fn flush_all(files: &mut Vec<SlabArc<AddressSpace>>) -> bool {
     if files.len() >= FEWEST_TOGETHER {
         files[0].ask_store(|ops| ops.flush_together());
     }
@@ -159,15 +160,15 @@ mod tests {
     use crate::iov::IovIter;
     use crate::records::BdiKind;
     use crate::records::{Mm, MmConfig};
+    use crate::slab::SlabWeak;
     use crate::test_store::Sink;
     use crate::types::PageIndex;
-    use foliocache_sync::Weak;
     use foliocache_sync::atomic::AtomicU64;
 
     const BOUND: u64 = 64 << 20;
 
     /// A file system with `files` files of a dirty page each, whose flusher runs only when a test has it run.
-    fn dirty(files: usize, expire: Duration) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
+    fn dirty(files: usize, expire: Duration) -> (Arc<BackingDevInfo>, Vec<SlabArc<AddressSpace>>) {
         dirty_within(BOUND, files, expire)
     }
 
@@ -175,7 +176,7 @@ mod tests {
         bound: u64,
         files: usize,
         expire: Duration,
-    ) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
+    ) -> (Arc<BackingDevInfo>, Vec<SlabArc<AddressSpace>>) {
         let mut config = MmConfig::new(bound);
         config.dirty_expire = expire;
         config.external_pressure = false;
@@ -324,13 +325,14 @@ mod tests {
         let next = Arc::new(AtomicU64::new(0));
         // The value of `next` when the other file was written.
         let other_at = Arc::new(AtomicU64::new(0));
-        let stream = Arc::new(foliocache_sync::Mutex::new(Weak::<AddressSpace>::new()));
+        let stream = Arc::new(foliocache_sync::Mutex::new(None::<SlabWeak<AddressSpace>>));
         let hand_over = {
             let (next, stream) = (next.clone(), stream.clone());
             move || {
                 // Relaxed, here and below: one thread.
                 let next = next.fetch_add(1, Ordering::Relaxed) + 1;
-                let file = stream.lock().upgrade().filter(|_| next < STREAM_PAGES);
+                let file = stream.lock().as_ref().and_then(SlabWeak::upgrade);
+                let file = file.filter(|_| next < STREAM_PAGES);
                 if let Some(file) = file {
                     file.bdi().hand_over(&file, next..next + 1);
                 }
@@ -342,8 +344,8 @@ mod tests {
             move || other_at.store(next.load(Ordering::Relaxed), Ordering::Relaxed)
         };
         let (written, other) = (file(Box::new(hand_over)), file(Box::new(note)));
-        *stream.lock() = Arc::downgrade(&written);
-        let write = |file: &Arc<AddressSpace>, page: u64| {
+        *stream.lock() = Some(SlabArc::downgrade(&written));
+        let write = |file: &AddressSpace, page: u64| {
             let mut at = Iocb::at(page * 4096);
             file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
         };
