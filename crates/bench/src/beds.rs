@@ -8,7 +8,7 @@
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, ReadaheadState,
+    MmConfig, ReadaheadState, SlabArc,
 };
 use foliocache_sys::Errno;
 use std::io;
@@ -96,7 +96,7 @@ impl Drop for Bed {
 
 /// A file of a [`Bed`], whose reads are at random.
 pub(crate) struct BedFile {
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
     readahead: ReadaheadState,
 }
 

@@ -1,6 +1,6 @@
 //! Trees of files, one for each thread, and walks through them.
 
-use foliocache_mm::AddressSpace;
+use foliocache_mm::MappingCharge;
 use foliocache_vfs::dcache::DENTRY_BYTES;
 use foliocache_vfs::inode_bytes;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ impl Trees {
 
     /// The least memory that our caches take for all names.
     pub(crate) fn memory(self) -> u64 {
-        let each = inode_bytes() + AddressSpace::memory_bytes() as u64 + DENTRY_BYTES;
+        let each = inode_bytes() + MappingCharge::memory_bytes() as u64 + DENTRY_BYTES;
         self.all_names() as u64 * each
     }
 

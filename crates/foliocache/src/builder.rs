@@ -55,15 +55,15 @@ impl CacheBuilder {
         /// back by itself. Above 0 and below [`dirty_percent`](Self::dirty_percent). Default: 10.
         ///
         /// If programs soon dirty much of the data again that was written back for want of room, this limit rises, to
-        /// three quarters of the other one at most.
+        /// thirteen sixteenths of the other one at most.
         dirty_background_percent(percent: u32) => config.dirty_background_percent = percent;
 
         /// The share of the memory for pages, in percent, that may be dirty before writers wait: at most 90. Directories share it by
         /// how fast they are written. Default: 40.
         ///
-        /// If programs soon dirty much of the data again that was written back for want of room, this limit rises by
-        /// half, to 60 at most. Data that changes all the time, such as an index that is being loaded, is then written
-        /// less often.
+        /// If programs soon dirty much of the data again that was written back for want of room, this limit rises to its
+        /// double: to 75 at most, to 60 in a cache of several directories. Data that changes all the time, such as an index that is
+        /// being loaded, is then written less often.
         dirty_percent(percent: u32) => config.dirty_percent = percent;
 
         /// The age at which the cache writes dirty data back by itself. Default: 5 seconds.

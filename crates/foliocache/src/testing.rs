@@ -11,14 +11,14 @@ use foliocache_vfs::{
 };
 
 /// An inode without a file system: it has pages and nothing else.
-struct Bare(Arc<AddressSpace>);
+struct Bare(SlabArc<AddressSpace>);
 
 impl InodeOperations for Bare {
     fn getattr(&self, _: &Inode) -> Result<Attr, Errno> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn new_mapping(&self, _: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+    fn new_mapping(&self, _: &Inode) -> Result<SlabArc<AddressSpace>, Errno> {
         Ok(self.0.clone())
     }
 

@@ -70,7 +70,7 @@ fn main() {
     let file = AddressSpace::new(&bdi, Arc::new(Nothing), 0);
     let kernel = kernel_file();
     let read = |len: usize| {
-        let (file, handle, mut page) = (Arc::clone(&file), ReadaheadState::new(), Page::new());
+        let (file, handle, mut page) = (file.clone(), ReadaheadState::new(), Page::new());
         move || {
             let mut to = IovIter::destination(&mut page.0[..len]);
             file.read(&handle, &mut Iocb::at(0), &mut to).expect("read");
@@ -80,7 +80,7 @@ fn main() {
         let (kernel, mut page) = (Arc::clone(&kernel), Page::new());
         move || kernel.read_exact_at(&mut page.0[..len], 0).expect("read")
     };
-    let (write, kernel_write) = (Arc::clone(&file), Arc::clone(&kernel));
+    let (write, kernel_write) = (file.clone(), Arc::clone(&kernel));
     let [source, kernel_source, from, locked_from] = [(); 4].map(|()| Page::new());
     let [mut to, mut locked_to] = [(); 2].map(|()| Page::new());
     let lock = AtomicU64::new(0);

@@ -36,12 +36,12 @@
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::{Arc, LazyCounter, OnceBox, Weak, rcu};
+use foliocache_sync::{Arc, LazyCounter, OnceBox, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::ops::Range;
 
 use crate::counters::{Count, FileCounters, PageCounts, bump};
-use crate::dirty::{DirectWrites, FlushState, Groups, NOT_DIRTY, WritebackState};
+use crate::dirty::{DirectWrites, FlushState, NOT_DIRTY, WritebackState};
 use crate::errseq::ErrSeq;
 use crate::folio::state::Snapshot;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
@@ -52,6 +52,7 @@ use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::prepared::Prepared;
 use crate::records::{AddressSpace, BackingDevInfo, Mm};
 use crate::reliance::Reliance;
+use crate::slab::{SlabArc, Slot};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 use crate::{direct_map, owner};
 
@@ -61,60 +62,61 @@ const MAX_NAMES: usize = 256;
 impl AddressSpace {
     /// The cache of a file of `size` bytes behind `ops`, on file system `bdi`. Holds no page yet.
     ///
-    /// It is not charged to the bound: callers that make many use [`Mm::charge_metadata`].
+    /// Its memory is charged to the bound if there is room: callers that make many use [`BackingDevInfo::charge_mapping`].
     pub fn new(
         bdi: &Arc<BackingDevInfo>,
         ops: Arc<dyn AddressSpaceOperations>,
         size: u64,
-    ) -> Arc<Self> {
-        let mm = bdi.mm();
-        let mapping = Arc::new(Self {
-            mm: Arc::clone(mm),
-            hits: LazyCounter::new(),
-            ops,
-            bdi: Arc::clone(bdi),
-            id: mm.next_mapping_id(),
-            size: AtomicU64::new(size),
-            nr_pages: AtomicU64::new(0),
-            appended: Appended::default(),
-            direct: DirectWrites::default(),
-            counts: PageCounts::default(),
-            start: AtomicU64::new(0),
-            nr_pinned: AtomicU64::new(0),
-            index: XArray::new(Arc::clone(&mm.nodes)),
-            i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
-            invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
-            flush_lock: RankedMutex::new(Rank::FlushLock, FlushState::default()),
-            groups: OnceBox::default(),
-            awaited: AtomicU32::new(0),
-            wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
-            wb_err: ErrSeq::default(),
-            counters: FileCounters::default(),
-            dirty_turn: AtomicU64::new(NOT_DIRTY),
-            drops_behind: AtomicU8::new(0),
-            refuses_views: AtomicBool::new(false),
-            relied: Reliance::default(),
-            held_off: AtomicU8::new(0),
-            holders: AtomicU32::new(0),
-            dirty_paid_until: AtomicU64::new(0),
-            dropped_to: AtomicU64::new(0),
-            followed_until: AtomicU64::new(0),
-            linear: OnceBox::default(),
-        });
-        mm.register(&mapping);
-        mapping
+    ) -> SlabArc<Self> {
+        Self::in_slot(None, bdi, ops, size)
     }
 
-    /// Bytes that an address space takes by itself, without its pages: what to charge for one. Memory that it takes
-    /// later for counting hits it charges itself.
-    pub fn memory_bytes() -> usize {
-        // In the heap, with the counts of its `Arc` on a line before it, and what the allocator loses by the alignment:
-        // measured with glibc. In the table of address spaces, half empty at worst. And the groups of its fsyncs.
-        let groups = size_of::<Groups>() + 16;
-        size_of::<Self>()
-            + 4 * align_of::<Self>()
-            + 2 * size_of::<(u64, Weak<Self>, u64)>()
-            + groups
+    /// As [`AddressSpace::new`], in memory that is reserved for it.
+    pub(crate) fn in_slot(
+        slot: Option<Slot<Self>>,
+        bdi: &Arc<BackingDevInfo>,
+        ops: Arc<dyn AddressSpaceOperations>,
+        size: u64,
+    ) -> SlabArc<Self> {
+        let mm = bdi.mm();
+        let mapping = mm.mapping_slab.make(
+            slot,
+            Self {
+                mm: Arc::clone(mm),
+                hits: LazyCounter::new(),
+                ops,
+                bdi: Arc::clone(bdi),
+                id: mm.next_mapping_id(),
+                size: AtomicU64::new(size),
+                nr_pages: AtomicU64::new(0),
+                appended: Appended::default(),
+                direct: DirectWrites::default(),
+                counts: PageCounts::default(),
+                start: AtomicU64::new(0),
+                nr_pinned: AtomicU64::new(0),
+                index: XArray::new(Arc::clone(&mm.nodes)),
+                i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
+                invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
+                flush_lock: RankedMutex::new(Rank::FlushLock, FlushState::default()),
+                groups: OnceBox::default(),
+                awaited: AtomicU32::new(0),
+                wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
+                wb_err: ErrSeq::default(),
+                counters: FileCounters::default(),
+                dirty_turn: AtomicU64::new(NOT_DIRTY),
+                drops_behind: AtomicU8::new(0),
+                refuses_views: AtomicBool::new(false),
+                relied: Reliance::default(),
+                held_off: AtomicU8::new(0),
+                holders: AtomicU32::new(0),
+                dirty_paid_until: AtomicU64::new(0),
+                dropped_to: AtomicU64::new(0),
+                followed_until: AtomicU64::new(0),
+                linear: OnceBox::default(),
+            },
+        );
+        mm.register(&mapping);
+        mapping
     }
 
     /// Context: `i_rwsem` held exclusive. Takes the list of the file's windows, shared, if it gets pages more.
@@ -360,11 +362,7 @@ impl AddressSpace {
     /// As [`AddressSpace::mark_grains_dirty`], for those that a range of bytes touches.
     #[doc(alias = "folio_mark_dirty")]
     #[inline(always)]
-    pub(crate) fn mark_dirty(
-        self: &Arc<Self>,
-        locked: &LockedFolio<'_>,
-        bytes: Range<usize>,
-    ) -> u64 {
+    pub(crate) fn mark_dirty(&self, locked: &LockedFolio<'_>, bytes: Range<usize>) -> u64 {
         if self.bdi.is_memory() {
             return 0;
         }
@@ -378,7 +376,7 @@ impl AddressSpace {
     /// Context: a file with a store, folio lock held. On the clean-to-dirty edge takes `xa_lock`, then the list of
     /// dirty files.
     pub(crate) fn mark_grains_dirty(
-        self: &Arc<Self>,
+        &self,
         locked: &LockedFolio<'_>,
         grains: u64,
         written: Range<usize>,
@@ -394,7 +392,7 @@ impl AddressSpace {
     }
 
     #[cold]
-    fn mark_newly_dirty(self: &Arc<Self>, locked: &LockedFolio<'_>) {
+    fn mark_newly_dirty(&self, locked: &LockedFolio<'_>) {
         locked.state.set(flag::DIRTY);
         if locked.state.clear(flag::EARLY).has(flag::EARLY) {
             self.bdi.rewrites.dirtied_again(locked.nr_pages());

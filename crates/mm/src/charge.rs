@@ -5,6 +5,7 @@ use foliocache_sync::time::Duration;
 use foliocache_sys::Errno;
 use foliocache_xarray::CHUNK_SIZE;
 
+use crate::bound::MetadataBound;
 use crate::records::Mm;
 use crate::rounds::PATIENCE;
 use crate::views::{CopyInMaking, OVERHEAD};
@@ -120,5 +121,27 @@ impl Mm {
             making.charged += piece;
         }
         Ok(making)
+    }
+}
+
+impl MetadataBound for Mm {
+    fn charge(&self, bytes: u64) -> bool {
+        self.charge_cached_metadata(bytes, &|| false).is_ok()
+    }
+
+    fn try_charge(&self, bytes: u64) -> bool {
+        self.try_charge_metadata(bytes)
+    }
+
+    fn charge_or(&self, bytes: u64, elsewhere: &dyn Fn() -> bool) -> bool {
+        self.charge_cached_metadata(bytes, elsewhere).is_ok()
+    }
+
+    fn is_short(&self) -> bool {
+        self.metadata_is_short()
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        self.uncharge_metadata(bytes);
     }
 }

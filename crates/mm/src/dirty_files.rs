@@ -12,12 +12,12 @@
 //! other's partner: a writer counts its page and then looks at the turn; a thread that takes a file
 //! off the list clears the turn and then looks at the counts. One of them sees what the other did.
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering, fence};
 use foliocache_sync::time::monotonic_ns;
 
 use crate::dirty::{DirtyFile, Listed, NOT_DIRTY};
 use crate::records::{AddressSpace, BackingDevInfo};
+use crate::slab::SlabArc;
 
 impl Listed for AddressSpace {
     fn turn(&self) -> &AtomicU64 {
@@ -27,21 +27,21 @@ impl Listed for AddressSpace {
 
 impl BackingDevInfo {
     /// Files that have data not yet safely on the medium.
-    pub fn dirty_files(&self) -> Vec<Arc<AddressSpace>> {
+    pub fn dirty_files(&self) -> Vec<SlabArc<AddressSpace>> {
         let files = self.dirty_files.lock();
         let files = files.by_turn.values();
-        files.map(|dirty| Arc::clone(&dirty.file)).collect()
+        files.map(|dirty| dirty.file.clone()).collect()
     }
 
     /// The one whose turn is next.
-    pub(crate) fn first_dirty_file(&self) -> Option<Arc<AddressSpace>> {
+    pub(crate) fn first_dirty_file(&self) -> Option<SlabArc<AddressSpace>> {
         let files = self.dirty_files.lock();
         let (_, first) = files.by_turn.first_key_value()?;
-        Some(Arc::clone(&first.file))
+        Some(first.file.clone())
     }
 
     /// Puts a file on the list of dirty files, if it is not there.
-    pub(crate) fn queue_dirty(&self, mapping: &Arc<AddressSpace>) {
+    pub(crate) fn queue_dirty(&self, mapping: &AddressSpace) {
         // Partner: the fence in `unqueue_if_durable`. Either that sees the page counted before this
         // call, or this sees the turn cleared.
         fence(Ordering::SeqCst);
@@ -56,7 +56,7 @@ impl BackingDevInfo {
                 return;
             }
             files.push_back(DirtyFile {
-                file: Arc::clone(mapping),
+                file: mapping.share(),
                 since: monotonic_ns(),
             });
             let first = files.by_turn.len() == 1;
@@ -80,10 +80,10 @@ impl BackingDevInfo {
     }
 
     /// The next file for the flusher, moved to the end of the list, and since when it is dirty.
-    pub(crate) fn next_dirty_file(&self) -> Option<(Arc<AddressSpace>, u64)> {
+    pub(crate) fn next_dirty_file(&self) -> Option<(SlabArc<AddressSpace>, u64)> {
         let mut files = self.dirty_files.lock();
         let (_, dirty) = files.by_turn.pop_first()?;
-        let next = (Arc::clone(&dirty.file), dirty.since);
+        let next = (dirty.file.clone(), dirty.since);
         files.push_back(dirty);
         Some(next)
     }
@@ -117,7 +117,7 @@ impl BackingDevInfo {
     }
 
     /// Takes a file off the list if it is durable now. The list's reference is dropped without the lock held.
-    pub(crate) fn unqueue_if_durable(&self, mapping: &Arc<AddressSpace>) {
+    pub(crate) fn unqueue_if_durable(&self, mapping: &AddressSpace) {
         let mut files = self.dirty_files.lock();
         if mapping.is_dirty() {
             return;

@@ -25,7 +25,6 @@
 //!
 //! `has_stable` is stored Release once the copy's buffer is there, and loaded Acquire: partners of one another.
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use std::cell::Cell;
@@ -48,11 +47,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MapError::TooMuchHeld`] beyond the share; those of the store.
-    pub(crate) fn hold(
-        self: &Arc<Self>,
-        linear: &LinearFile,
-        held: &mut Held,
-    ) -> Result<bool, MapError> {
+    pub(crate) fn hold(&self, linear: &LinearFile, held: &mut Held) -> Result<bool, MapError> {
         let mm: &Mm = self.mm();
         let whole = self.whole(PageIndex(held.pages.start)..PageIndex(held.pages.end));
         held.pages = whole.start.0..whole.end.0;
@@ -98,7 +93,7 @@ impl AddressSpace {
     }
 
     /// Ends a hold: pages that no other has may be evicted again.
-    pub(crate) fn release(self: &Arc<Self>, linear: &LinearFile, held: &Held) {
+    pub(crate) fn release(&self, linear: &LinearFile, held: &Held) {
         let others = |those: fn(&Held) -> bool| {
             let mut all = linear.held.read().clone();
             let at = all.iter().position(|other| other == held);
@@ -157,7 +152,7 @@ impl AddressSpace {
 
     /// Reads missing pages, and marks the folios as held. Folios that go beyond the pages are split where there is
     /// memory for it.
-    fn bring_in(self: &Arc<Self>, pages: &Range<u64>) -> Result<(), Errno> {
+    fn bring_in(&self, pages: &Range<u64>) -> Result<(), Errno> {
         let readahead = ReadaheadState::new();
         let (mut page, mut split) = (PageIndex(pages.start), None);
         while page.0 < pages.end {

@@ -32,9 +32,12 @@ mod types;
 mod worker;
 
 // Memory: the bound, frames, waiting for memory.
+mod bound;
 mod direct_map;
 mod frames;
 mod nodes;
+#[doc(hidden)]
+pub mod slab;
 
 // Folios: descriptor, state word, pool.
 mod folio;
@@ -105,6 +108,7 @@ pub mod model;
 mod test_store;
 
 pub use bdi::MappingCharge;
+pub use bound::{MetadataBound, Unbounded};
 pub use charge::MetadataCharge;
 pub use counters::{FileStats, UncachedStats};
 pub use dirty::ThrottleStats;
@@ -128,6 +132,7 @@ pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
 pub use records::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmConfig};
 pub use shrinker::{GivenUp, Shrinker};
+pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use stats::MmStats;
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 pub use unreclaimable::Unreclaimable;

@@ -96,7 +96,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MapError::Busy`]: the next call goes on where this one stopped.
-    pub(crate) fn make_linear(self: &Arc<Self>, pages: u64) -> Result<&LinearFile, MapError> {
+    pub(crate) fn make_linear(&self, pages: u64) -> Result<&LinearFile, MapError> {
         let mm: &Mm = self.mm();
         let linear = self.linear.get_or_init(LinearFile::default);
         let mut made = linear.making.lock();
@@ -140,11 +140,7 @@ impl AddressSpace {
     /// # Errors
     /// Those of a sync; `EBUSY` where others go on storing to these pages, or a memory file system has some: it has
     /// nowhere else to put them.
-    fn add_huge_range(
-        self: &Arc<Self>,
-        linear: &LinearFile,
-        more: LinearRange,
-    ) -> Result<(), MapError> {
+    fn add_huge_range(&self, linear: &LinearFile, more: LinearRange) -> Result<(), MapError> {
         let pages = more.first..more.end();
         for _ in 0..MAX_SYNCS {
             if let Err(error) = self.sync() {

@@ -21,7 +21,9 @@ use crate::pressure::Pressure;
 use crate::queues::Lru;
 use crate::readahead::{READAHEAD_PART, ReadaheadBudget};
 use crate::records::{Mappings, Mm, MmConfig};
+use crate::registry::MappingPages;
 use crate::rounds::Reclaimer;
+use crate::slab::SharedSlab;
 use crate::types::PAGE_SIZE;
 use crate::views::ViewHome;
 
@@ -68,6 +70,7 @@ impl Mm {
                 tracing::error!(thread, message, "a background thread panicked and goes on");
             })),
             mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
+            mapping_slab: SharedSlab::new(Arc::new(MappingPages(Arc::clone(&frames)))),
             bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
             windows: OnceBox::default(),
             making_windows: Mutex::new(()),

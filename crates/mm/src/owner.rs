@@ -1,4 +1,4 @@
-//! From a locked folio to the address space that holds it.
+//! From a locked folio to the address space that holds it, and from a borrow to a reference.
 //!
 //! # Model
 //!
@@ -9,7 +9,8 @@
 //!
 //! Invariant 1 of `AddressSpace`: a folio whose `mapping` is set is in that address space's index,
 //! and the address space is not freed before the folio is removed, which takes the folio's lock,
-//! nor before its count of holders is zero.
+//! nor before its count of holders is zero. `AddressSpace::in_slot` alone makes address spaces, in the slab of their cache, and
+//! hands out none but shared references, so a borrow is one of an object with counts.
 //!
 //! # Memory ordering
 //!
@@ -29,6 +30,7 @@ use foliocache_xarray::XArray;
 
 use crate::folio::LockedFolio;
 use crate::records::AddressSpace;
+use crate::slab::SlabArc;
 
 /// Keeps the address space of a folio while the folio is taken out of it.
 pub(crate) struct MappingHold(NonNull<AddressSpace>);
@@ -69,6 +71,18 @@ pub(crate) fn wait_for_holders(index: &XArray, holders: &AtomicU32) {
     drop(index.lock());
     while holders.load(Ordering::Acquire) != 0 {
         thread::yield_now();
+    }
+}
+
+impl AddressSpace {
+    /// One more reference of the address space.
+    ///
+    /// # Panics
+    /// If it has none any more: it is being dropped.
+    pub fn share(&self) -> SlabArc<Self> {
+        // SAFETY: the module's premise; what was borrowed from keeps the memory.
+        let shared = unsafe { SlabArc::try_from_borrow(self) };
+        shared.expect("an address space in use has a reference")
     }
 }
 

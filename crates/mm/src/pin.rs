@@ -43,7 +43,6 @@ mod error;
 pub(crate) use bar::PinBar;
 pub use error::PinError;
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use smallvec::SmallVec;
@@ -57,6 +56,7 @@ use crate::pins::DEVICE_WRITES;
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
+use crate::slab::SlabArc;
 use crate::types::{PAGE_SHIFT, PageIndex, pages_for};
 
 /// The use of a pin.
@@ -115,7 +115,7 @@ pub struct PinnedPart {
 ///
 /// Dropping it takes no lock and does not block. In a forked child it does nothing.
 pub struct FolioPin {
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
     bytes: Range<u64>,
     mode: PinMode,
     /// The folios in order; most pins are of one.
@@ -134,7 +134,7 @@ impl FolioPin {
     }
 
     /// The file.
-    pub fn mapping(&self) -> &Arc<AddressSpace> {
+    pub fn mapping(&self) -> &AddressSpace {
         &self.mapping
     }
 
@@ -238,7 +238,7 @@ impl AddressSpace {
     /// file system's stored error, for a device's writes; `ECHILD` after a fork.
     #[doc(alias = "pin_user_pages")]
     pub fn pin(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         bytes: Range<u64>,
         mode: PinMode,
@@ -256,7 +256,7 @@ impl AddressSpace {
             self.bdi().balance_dirty_pages(self, pages, false)?;
         }
         let mut pin = FolioPin {
-            mapping: Arc::clone(self),
+            mapping: self.share(),
             bytes: bytes.clone(),
             mode,
             folios: SmallVec::new(),
@@ -270,7 +270,7 @@ impl AddressSpace {
 
     /// Pins the folio that holds `page`; returns the page after it.
     fn pin_folio<'a>(
-        self: &'a Arc<Self>,
+        &'a self,
         handle: &ReadaheadState,
         page: PageIndex,
         pin: &mut FolioPin,
@@ -365,11 +365,7 @@ impl AddressSpace {
     }
 
     /// Adds a pin to a locked folio, and the folio to the list of `pin`.
-    fn pin_locked(
-        self: &Arc<Self>,
-        locked: &LockedFolio<'_>,
-        pin: &mut FolioPin,
-    ) -> Result<(), Refused> {
+    fn pin_locked(&self, locked: &LockedFolio<'_>, pin: &mut FolioPin) -> Result<(), Refused> {
         let mm: &Mm = self.mm();
         let pages = locked.index().0..locked.end().0;
         let barred = || mm.pins.is_barred(self.id(), &pages);
@@ -507,7 +503,7 @@ impl AddressSpace {
     /// The folio that holds the first page of `asked`, locked, with all of `asked` that lies in it; and the rest of the work
     /// if it was missing.
     fn folio_to_pin(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         asked: &Range<PageIndex>,
     ) -> Result<(LockedFolio<'_>, Option<crate::fill::Behind>), Errno> {
@@ -540,6 +536,7 @@ mod tests {
     use super::*;
     use crate::records::{BackingDevInfo, BdiKind, MmConfig};
     use crate::test_store::Sink;
+    use foliocache_sync::Arc;
     use foliocache_sync::thread;
     use std::sync::mpsc;
     use std::time::Duration;

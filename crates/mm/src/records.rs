@@ -44,6 +44,7 @@ use crate::queues::Lru;
 use crate::readahead::ReadaheadBudget;
 use crate::reliance::{AskedFiles, Reliance};
 use crate::rounds::Reclaimer;
+use crate::slab::{SharedSlab, SlabWeak};
 use crate::views::ViewHome;
 use crate::worker::Worker;
 
@@ -128,6 +129,8 @@ pub struct Mm {
     pub(crate) pressure: Pressure,
     pub(crate) panics: Arc<Panics>,
     pub(crate) mappings: RankedMutex<Mappings>,
+    /// The memory of the address spaces.
+    pub(crate) mapping_slab: SharedSlab<AddressSpace>,
     pub(crate) bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
     pub(crate) windows: OnceBox<Windows>,
     /// Held while the windows are made ready for the first of them.
@@ -144,7 +147,7 @@ const _: () = {
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     pub(crate) next_id: u64,
-    pub(crate) live: HashMap<u64, Weak<AddressSpace>>,
+    pub(crate) live: HashMap<u64, SlabWeak<AddressSpace>>,
     /// Activity of the address spaces that are gone.
     pub(crate) retired: FileStats,
 }

@@ -7,7 +7,23 @@
 
 use foliocache_sync::{Arc, Weak};
 
+use crate::bound::MetadataBound;
+use crate::frames::Frames;
 use crate::records::{AddressSpace, BackingDevInfo, Mm, Windows};
+use crate::slab::{SlabArc, SlabWeak};
+
+/// The account of the pages in which a cache's address spaces lie. Whoever needs one makes room for it first.
+pub(crate) struct MappingPages(pub(crate) Arc<Frames>);
+
+impl MetadataBound for MappingPages {
+    fn charge(&self, bytes: u64) -> bool {
+        self.0.try_charge_metadata(bytes)
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        self.0.uncharge_metadata(bytes);
+    }
+}
 
 impl Mm {
     /// Gives charged metadata back.
@@ -16,14 +32,18 @@ impl Mm {
     }
 
     /// The address spaces there are now.
-    pub fn mappings(&self) -> Vec<Arc<AddressSpace>> {
+    pub fn mappings(&self) -> Vec<SlabArc<AddressSpace>> {
         let live = &self.mappings.lock().live;
-        live.values().filter_map(Weak::upgrade).collect()
+        live.values().filter_map(SlabWeak::upgrade).collect()
     }
 
     /// The address space with an id, if there is still one.
-    pub(crate) fn mapping(&self, id: u64) -> Option<Arc<AddressSpace>> {
-        self.mappings.lock().live.get(&id).and_then(Weak::upgrade)
+    pub(crate) fn mapping(&self, id: u64) -> Option<SlabArc<AddressSpace>> {
+        self.mappings
+            .lock()
+            .live
+            .get(&id)
+            .and_then(SlabWeak::upgrade)
     }
 
     pub(crate) fn add_bdi(&self, bdi: &Arc<BackingDevInfo>) {
@@ -51,9 +71,9 @@ impl Mm {
         mappings.next_id
     }
 
-    pub(crate) fn register(&self, mapping: &Arc<AddressSpace>) {
+    pub(crate) fn register(&self, mapping: &SlabArc<AddressSpace>) {
         let live = &mut self.mappings.lock().live;
-        live.insert(mapping.id(), Arc::downgrade(mapping));
+        live.insert(mapping.id(), SlabArc::downgrade(mapping));
     }
 
     pub(crate) fn unregister(&self, mapping: &AddressSpace) {

@@ -10,6 +10,8 @@ pub(crate) struct Sink {
     pub(crate) shared: bool,
     /// Runs at each write.
     pub(crate) on_write: Option<Box<dyn Fn() + Send + Sync>>,
+    /// Runs at each flush.
+    pub(crate) on_flush: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl AddressSpaceOperations for Sink {
@@ -21,6 +23,7 @@ impl AddressSpaceOperations for Sink {
         Ok(segments.iter().map(IoSegment::len).sum())
     }
     fn flush(&self) -> Result<(), Errno> {
+        self.on_flush.iter().for_each(|run| run());
         Ok(())
     }
     fn truncate(&self, _: u64) -> Result<(), Errno> {

@@ -29,7 +29,6 @@
 //! The mark is cleared by one RMW of the state word, which says who cleared it; that orders nothing else. A use without the
 //! folio lock clears it only of the version that it read.
 
-use foliocache_sync::Arc;
 use std::ops::Range;
 
 use crate::counters::{bump, bump_short};
@@ -162,7 +161,7 @@ impl AddressSpace {
     }
 
     /// Has the flusher write the pages that an uncached write has dirtied from byte `handed` on.
-    pub(crate) fn hand_over(self: &Arc<Self>, iocb: &Iocb, handed: &mut u64) {
+    pub(crate) fn hand_over(&self, iocb: &Iocb, handed: &mut u64) {
         if iocb.uncached && iocb.pos > *handed && !self.bdi().is_memory() {
             let pages = PageIndex::of(*handed).0..pages_for(iocb.pos);
             *handed = iocb.pos;
@@ -238,6 +237,7 @@ mod tests {
     use crate::records::{BackingDevInfo, BdiKind, MmConfig};
     use crate::test_store::Sink;
     use crate::types::PAGE_SIZE;
+    use foliocache_sync::Arc;
     use foliocache_sync::thread;
 
     #[test]

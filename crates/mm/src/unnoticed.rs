@@ -1,6 +1,5 @@
 //! Marking dirty what programs store to held pages without that being noticed.
 
-use foliocache_sync::Arc;
 use std::ops::Range;
 
 use crate::folio::{LockedFolio, flag};
@@ -20,7 +19,7 @@ impl AddressSpace {
     }
 
     /// Marks all held pages of a range dirty: it is not known what was stored to them.
-    pub(crate) fn dirty_all(self: &Arc<Self>, pages: &Range<u64>) {
+    pub(crate) fn dirty_all(&self, pages: &Range<u64>) {
         let size = self.size();
         self.for_each_held(pages, |locked| {
             if !locked.state.load().has(flag::HELD) {
@@ -40,7 +39,7 @@ impl AddressSpace {
     /// Marks dirty what programs store to pages without that being noticed.
     ///
     /// Context: begins a sync of these pages; takes folio locks.
-    pub(crate) fn dirty_unnoticed(self: &Arc<Self>, pages: &Range<u64>) {
+    pub(crate) fn dirty_unnoticed(&self, pages: &Range<u64>) {
         let Some(linear) = self.linear.get() else {
             return;
         };

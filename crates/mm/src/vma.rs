@@ -9,11 +9,12 @@ use crate::frames::MIN_LINEAR_LIMIT;
 use crate::mapped::{Held, HoldKind, LockedAccess, MapError, VmaAccess};
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, LinearFile, Mm, Window, Windows};
+use crate::slab::SlabArc;
 use crate::types::{PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
 /// A mapped part of a file. Dropping it unmaps it.
 pub struct Vma {
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
     pub(crate) window: Arc<Window>,
     len: usize,
     /// The hold of one without faults.
@@ -38,13 +39,13 @@ impl AddressSpace {
     /// # Errors
     /// See [`MapError`]; `EINVAL` for no bytes or a `pos` that is not a multiple of 4 KiB, `EFBIG`, `ECHILD`
     /// after a fork.
-    pub fn map(self: &Arc<Self>, pos: u64, len: usize, access: VmaAccess) -> Result<Vma, MapError> {
+    pub fn map(&self, pos: u64, len: usize, access: VmaAccess) -> Result<Vma, MapError> {
         let pages = self.pages_to_map(pos, len)?;
         let windows = self.mm().ready_windows()?;
         let linear = self.make_linear(pages.end)?;
         let window = self.add_window(windows, linear, pages, access, None)?;
         Ok(Vma {
-            mapping: Arc::clone(self),
+            mapping: self.share(),
             window,
             len,
             held: None,
@@ -61,12 +62,7 @@ impl AddressSpace {
     /// # Errors
     /// As [`AddressSpace::map`]; [`MapError::TooMuchHeld`]; `EINVAL` for bytes beyond the end of the file; those of
     /// the store.
-    pub fn map_locked(
-        self: &Arc<Self>,
-        pos: u64,
-        len: usize,
-        locked: LockedAccess,
-    ) -> Result<Vma, MapError> {
+    pub fn map_locked(&self, pos: u64, len: usize, locked: LockedAccess) -> Result<Vma, MapError> {
         let pages = self.pages_to_map(pos, len)?;
         let in_file = || match pages.end > pages_for(self.size()) {
             true => Err(MapError::from(Errno::EINVAL)),
@@ -88,7 +84,7 @@ impl AddressSpace {
             .add_window(windows, linear, pages.clone(), access, Some(locked))
             .inspect_err(|_| self.release(linear, &held))?;
         let vma = Vma {
-            mapping: Arc::clone(self),
+            mapping: self.share(),
             window,
             len,
             held: Some(held),
@@ -104,7 +100,7 @@ impl AddressSpace {
     }
 
     fn add_window(
-        self: &Arc<Self>,
+        &self,
         windows: &Windows,
         linear: &LinearFile,
         pages: Range<u64>,
@@ -151,7 +147,7 @@ impl Vma {
     }
 
     /// The file.
-    pub fn mapping(&self) -> &Arc<AddressSpace> {
+    pub fn mapping(&self) -> &AddressSpace {
         &self.mapping
     }
 

@@ -44,7 +44,7 @@
 
 use crate::epoch::{self, EPOCH, LAST_EPOCH};
 use crate::inode::Inode;
-use crate::slab::SlabArc;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::{Rank, RankedMutex};

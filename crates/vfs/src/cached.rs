@@ -24,10 +24,10 @@ use crate::filesystem::OpenDirectory;
 use crate::inode::Inode;
 use crate::namei::{Namei, OpenHow, stat_rcu};
 use crate::open_file::OpenFile;
-use crate::slab::SlabArc;
 use crate::super_block::{Named, SuperBlock};
 use crate::types::{Attr, Attributes, FileKind};
 use crate::walk::{Stop, WalkError};
+use foliocache_mm::slab::SlabArc;
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
 

@@ -25,12 +25,12 @@ use crate::belief::{Belief, Validity};
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
-use crate::slab::SlabArc;
 use crate::types::{
     Attr, Device, DirEntry, DirEntryBuf, FileKind, OpContext, OpenFlags, RenameMode, SetAttr,
     StatFs, XattrMode,
 };
 use crate::uncached::UncachedDir;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ffi::{OsStr, OsString};

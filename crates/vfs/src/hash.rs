@@ -69,7 +69,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Order
 use foliocache_sync::rank::{Rank, RankedMutex, RankedMutexGuard, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 
-use crate::bound::MetadataBound;
+use foliocache_mm::MetadataBound;
 use grow::{Retired, WANTS_TO_GROW, crowded};
 use table::{Table, Walk, is_end};
 

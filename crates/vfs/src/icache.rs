@@ -63,10 +63,10 @@ use foliocache_sync::rcu;
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, ShardedCounter};
 
-use crate::bound::MetadataBound;
 use crate::hash::{Bucket, HashLink, HashNode, RcuHash};
 use crate::limbo::Limbo;
-use crate::slab::{self, SharedSlab, SlabArc, SlabRetired};
+use foliocache_mm::MetadataBound;
+use foliocache_mm::slab::{self, SharedSlab, SlabArc, SlabRetired};
 use link::Fill;
 
 mod evict;
@@ -337,7 +337,7 @@ impl<T: CachedInode> InodeCache<T> {
             evicted: self.evicted.sum_positive(),
             waits: self.waited.sum_positive(),
             limbo: self.limbo.len() as u64,
-            uncharged: self.slab.0.pool.uncharged(),
+            uncharged: self.slab.0.uncharged(),
             inode_bytes: self.slab.bytes(),
         }
     }

@@ -44,12 +44,12 @@ use crate::attr::AttrCell;
 use crate::dcache::{AliasSlot, DentryInode};
 use crate::icache::{CachedInode, InodeLink};
 use crate::locks::FileLocks;
-use crate::slab::SlabArc;
 use crate::types::{Attr, FallocateMode, FileKind, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::AddressSpace;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sync::cell::OnceLock;
+use foliocache_sync::prefetch;
 use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
-use foliocache_sync::{Arc, prefetch};
 use foliocache_sys::Errno;
 use std::any::Any;
 use std::ffi::OsStr;
@@ -64,7 +64,7 @@ pub struct Inode {
     attributes: SlabArc<AttrCell>,
     ops: SlabArc<dyn InodeOperations>,
     /// The pages of a regular file that was opened; empty for everything else.
-    mapping: OnceLock<Arc<AddressSpace>>,
+    mapping: OnceLock<SlabArc<AddressSpace>>,
     kind: FileKind,
     // From here on nothing is read by a walk or a `stat`.
     /// Of the inode cache of a file system that has one.
@@ -103,7 +103,7 @@ pub trait InodeOperations: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOMEM` or `ENOSPC` if the bound has no room, those of the backing store.
-    fn new_mapping(&self, inode: &Inode) -> Result<Arc<AddressSpace>, Errno>;
+    fn new_mapping(&self, inode: &Inode) -> Result<SlabArc<AddressSpace>, Errno>;
 
     /// The attributes, if they are valid at `now` (of [`coarse_monotonic_ms`]) without asking the
     /// store. Takes no lock and no reference, so it may run inside an RCU read section.
@@ -285,7 +285,7 @@ impl Inode {
     /// The pages of a regular file; `None` if it was never opened, and for all other kinds. Then no
     /// page was ever cached, and no data of ours waits to be written.
     #[inline]
-    pub fn mapping(&self) -> Option<&Arc<AddressSpace>> {
+    pub fn mapping(&self) -> Option<&SlabArc<AddressSpace>> {
         self.mapping.get()
     }
 
@@ -297,7 +297,7 @@ impl Inode {
     ///
     /// # Errors
     /// `EINVAL` unless it is a regular file, those of [`InodeOperations::new_mapping`].
-    pub fn open_mapping(&self) -> Result<&Arc<AddressSpace>, Errno> {
+    pub fn open_mapping(&self) -> Result<&SlabArc<AddressSpace>, Errno> {
         match self.mapping.get() {
             Some(mapping) => Ok(mapping),
             None => self.make_mapping(),
@@ -305,7 +305,7 @@ impl Inode {
     }
 
     #[cold]
-    fn make_mapping(&self) -> Result<&Arc<AddressSpace>, Errno> {
+    fn make_mapping(&self) -> Result<&SlabArc<AddressSpace>, Errno> {
         if self.kind != FileKind::Regular {
             return Err(Errno::EINVAL);
         }
@@ -331,7 +331,7 @@ impl Inode {
         if let Some(mapping) = mapping {
             mapping.prefetch();
         }
-        let simple = |mapping: &Arc<AddressSpace>| {
+        let simple = |mapping: &SlabArc<AddressSpace>| {
             self.attributes.has_store() && !mapping.has_pages_to_write()
         };
         if self.attributes.is_believed(now)
@@ -359,7 +359,7 @@ impl Inode {
         self.ops.prefetch();
         if let Some(mapping) = self.mapping.get() {
             // The reference counts lie before the object.
-            prefetch(Arc::as_ptr(mapping).wrapping_byte_sub(64));
+            prefetch(ptr::from_ref(&**mapping).wrapping_byte_sub(64));
             mapping.prefetch();
         }
     }

@@ -7,9 +7,7 @@
 //! | `hash` | [`RcuHash`](hash::RcuHash): an intrusive hash table, looked up under RCU, that grows by itself |
 //! | `icache` | [`InodeCache`]: the inodes in memory, one for each identity |
 //! | [`dcache`] | which name in which directory leads to which inode |
-//! | `slab` | [`SharedSlab`]: memory for many objects of one kind, side by side |
 //! | `limbo` | what is unpublished and waits for its readers, and the thread that frees it |
-//! | `bound` | [`MetadataBound`]: the account that memory is charged to |
 //! | `generation` | [`Generation`]: whether what was remembered may have changed |
 //! | `filesystem` | [`FileSystem`]: what every front door calls |
 //! | `inode` | [`Inode`]: what a name leads to |
@@ -30,7 +28,6 @@
 
 mod attr;
 mod belief;
-mod bound;
 mod cached;
 mod credentials;
 pub mod dcache;
@@ -44,7 +41,6 @@ mod limbo;
 mod locks;
 mod namei;
 mod open_file;
-mod slab;
 mod super_block;
 mod types;
 mod uncached;
@@ -52,18 +48,17 @@ mod walk;
 
 pub use attr::{AttrCell, cleared_set_id, written_mode};
 pub use belief::{Belief, Change, News, Told, Validity};
-pub use bound::{MetadataBound, Unbounded};
 pub use credentials::{Access, Credentials};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name, check_opens};
+#[cfg(loom)]
+pub use foliocache_mm::slab::model::pages as slab_model;
+pub use foliocache_mm::{MetadataBound, SharedSlab, SlabArc, SlabWeak, Unbounded};
 pub use generation::{Changing, Generation};
 pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use locks::{Contended, FileLocks};
 pub use namei::{Namei, OpenHow};
 pub use open_file::{HandleCharge, OpenFile};
-#[cfg(loom)]
-pub use slab::model::pages as slab_model;
-pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use super_block::{InodeHolder, Named, Observer, SuperBlock};
 pub use types::{
     Advice, Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME,

@@ -22,13 +22,12 @@ mod views;
 pub use charge::HandleCharge;
 
 use crate::inode::Inode;
-use crate::slab::SlabArc;
 use crate::types::{Advice, FallocateMode, OpContext, OpenFlags, SeekSparse};
+use foliocache_mm::slab::SlabArc;
 use foliocache_mm::{
     AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess, MAX_FILE_SIZE,
     MapError, PinError, PinMode, ReadaheadState, Request, Vma, VmaAccess,
 };
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -40,7 +39,7 @@ use std::task::Waker;
 pub struct OpenFile {
     inode: ManuallyDrop<SlabArc<Inode>>,
     /// The inode's, kept here to save the hot paths a step.
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
     flags: OpenFlags,
     ctx: OpContext,
     readahead: ReadaheadState,
@@ -98,7 +97,7 @@ impl OpenFile {
             wb_err: self.wb_err.clone(),
             readahead: ReadaheadState::new(),
             inode: ManuallyDrop::new(SlabArc::clone(&self.inode)),
-            mapping: Arc::clone(&self.mapping),
+            mapping: self.mapping.clone(),
             flags: self.flags,
             ctx: self.ctx,
         })
@@ -186,7 +185,7 @@ impl OpenFile {
     }
 
     /// The file's pages.
-    pub fn mapping(&self) -> &Arc<AddressSpace> {
+    pub fn mapping(&self) -> &SlabArc<AddressSpace> {
         &self.mapping
     }
 

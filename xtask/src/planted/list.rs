@@ -103,6 +103,20 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "mm",
+        "old_data_not_flushed",
+        "the flusher writes old data and does not flush it",
+        Unit,
+        &["mm::lib::writeback::flusher::tests::the_old_data_of_a_file_is_flushed_once"],
+    ),
+    bug(
+        "mm",
+        "written_in_vain_not_counted",
+        "the limits do not rise though what is written for room is dirtied again",
+        Unit,
+        &["mm::lib::writeback::flusher::tests::a_loaded_index_is_written_little_more_than_once"],
+    ),
+    bug(
+        "mm",
         "clean_when_written",
         "a written folio is clean before any flush",
         Unit,

@@ -27,7 +27,10 @@ const LAYERS: &[(&str, &[Layer])] = &[(
                 "errseq", "error", "iocb", "iov", "ops", "paging", "show", "types", "worker",
             ],
         ),
-        ("memory", &["direct_map", "frames", "nodes"]),
+        (
+            "memory",
+            &["bound", "direct_map", "frames", "nodes", "slab"],
+        ),
         ("folio", &["folio"]),
         (
             "state",
@@ -103,12 +106,14 @@ const COMMON: &[&str] = &[
     "load",
     "lock",
     "map",
+    "next",
     "position",
     "push_back",
     "replace",
     "store",
     "sub",
     "sum",
+    "try_lock",
     "unmap",
     "write",
 ];

@@ -1,8 +1,8 @@
 //! The state that clones of a handle share: the kernel's open file description.
 
-use foliocache_mm::AddressSpace;
+use foliocache_mm::{AddressSpace, SlabArc};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::Mutex;
 use foliocache_sys::Errno;
 use foliocache_vfs::{FileLocks, OpenFile};
 
@@ -11,7 +11,7 @@ use crate::parent_only::{Forked, ParentOnly};
 /// Locks of a handle; they go when this is dropped.
 pub(crate) struct HandleLocks {
     locks: Box<dyn FileLocks>,
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
 }
 
 impl Forked for HandleLocks {
@@ -49,7 +49,7 @@ impl Description {
             return Ok(locks);
         }
         let locks = open.inode().ops().new_locks(open.inode(), open.flags())?;
-        let mapping = Arc::clone(open.mapping());
+        let mapping = open.mapping().clone();
         let held = || ParentOnly::new(HandleLocks { locks, mapping });
         Ok(&*self.locks.get_or_init(held).locks)
     }

@@ -11,8 +11,7 @@ use super::idle::Closing;
 use super::node::DirNode;
 use super::{NodeOps, written};
 use crate::coherence::{Cached, LocalChange, Verdict};
-use foliocache_mm::{AddressSpace, PAGE_SIZE};
-use foliocache_sync::Arc;
+use foliocache_mm::{AddressSpace, PAGE_SIZE, SlabArc};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, SetTime};
 use foliocache_vfs::{
@@ -191,7 +190,7 @@ impl InodeOperations for DirNode {
         Ok(self.show(inode))
     }
 
-    fn new_mapping(&self, inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+    fn new_mapping(&self, inode: &Inode) -> Result<SlabArc<AddressSpace>, Errno> {
         NodeOps::of(inode)?.make_mapping()
     }
 

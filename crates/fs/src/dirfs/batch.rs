@@ -498,7 +498,7 @@ impl NodeOps {
             }
             io.fresh.is_some()
         };
-        let small = |mapping: &Arc<AddressSpace>| mapping.size() <= SMALL && mapping.is_dirty();
+        let small = |mapping: &SlabArc<AddressSpace>| mapping.size() <= SMALL && mapping.is_dirty();
         let Some(mapping) = file.mapping().filter(small) else {
             return false;
         };

@@ -34,7 +34,7 @@ use super::sync_calls::SyncCall;
 use super::transfer;
 use crate::coherence::{Answer, LocalChange};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode,
+    AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode, SlabArc,
 };
 use foliocache_sync::Arc;
 use foliocache_sys::fd::AsFd;
@@ -175,21 +175,25 @@ impl NodeOps {
     ///
     /// # Errors
     /// `ENOMEM` if the bound has no room; those of [`DirNode::path_fd`] and `fstat(2)`.
-    pub(super) fn make_mapping(&self) -> Result<Arc<AddressSpace>, Errno> {
+    pub(super) fn make_mapping(&self) -> Result<SlabArc<AddressSpace>, Errno> {
         let file = self.file();
-        if file.charge.get().is_none() {
-            let _ = file.charge.set(self.shared.bdi.charge_mapping()?);
-        }
+        let charge = match file.charge.get() {
+            Some(charge) => charge,
+            None => {
+                let charge = self.shared.bdi.charge_mapping()?;
+                file.charge.get_or_init(|| charge)
+            }
+        };
         let _opens = file.opens.lock();
         loop {
             let (doubts, until) = (self.attributes.doubts(), self.shared.believable_until());
             let look = file.look();
             let made = file.unchanged_since_made();
             let stat = made.map_or_else(|| self.stat(), Ok)?;
-            let mapping = AddressSpace::new(&self.shared.bdi, Arc::new(self.clone()), stat.size);
+            let mapping = charge.make(Arc::new(self.clone()), stat.size);
             let take_over = |attributes: &mut _| {
                 self.refresh(attributes, &stat, Some(look));
-                file.mapping.get_or_init(|| Arc::downgrade(&mapping));
+                file.mapping.get_or_init(|| SlabArc::downgrade(&mapping));
             };
             let is_latest = match made {
                 // Another process may have changed it since.

@@ -34,8 +34,7 @@ use super::magic::{BTRFS, EXT4, TMPFS, XFS};
 use super::open_files::OpenFile;
 use super::{NodeOps, Shared};
 use crate::coherence::{Answer, Verdict, nanoseconds};
-use foliocache_mm::AddressSpace;
-use foliocache_sync::Arc;
+use foliocache_mm::{AddressSpace, SlabArc};
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::time::realtime;
 use foliocache_sys::Errno;
@@ -273,7 +272,7 @@ impl NodeOps {
     /// # Errors
     /// As [`NodeOps::see_others`].
     pub(super) fn see_others_unless_unwritten(&self) -> Result<bool, Errno> {
-        let has_unwritten = |mapping: Arc<AddressSpace>| mapping.has_unwritten();
+        let has_unwritten = |mapping: SlabArc<AddressSpace>| mapping.has_unwritten();
         if self.shared.options.exclusive || self.file().mapping().is_some_and(has_unwritten) {
             return Ok(false);
         }

@@ -18,7 +18,6 @@ use super::idle::Closing;
 use super::node::DirNode;
 use super::{NodeOps, Shared, WritebackAtClose};
 use foliocache_mm::{AddressSpace, AddressSpaceOperations};
-use foliocache_sync::Arc;
 use foliocache_vfs::SlabArc;
 use std::mem;
 
@@ -94,7 +93,7 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn mapping(&self) -> Option<Arc<AddressSpace>> {
+    fn mapping(&self) -> Option<SlabArc<AddressSpace>> {
         self.node.file().mapping()
     }
 

@@ -21,8 +21,7 @@ use super::node::DirNode;
 use super::state::{FileState, Opens};
 use super::stats::count;
 use crate::coherence::{Answer, Cached, Moment, Verdict};
-use foliocache_mm::{AddressSpace, PAGE_SIZE};
-use foliocache_sync::Arc;
+use foliocache_mm::{AddressSpace, PAGE_SIZE, SlabArc};
 use foliocache_sys::fd::{self, AsFd, Stat};
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::OpenFlags;
@@ -165,7 +164,7 @@ impl DirNode {
     /// Compares an answer with what is known, and takes it over where that is stale. `waits`: data of ours was dirty when it was asked for.
     fn compare(
         &self,
-        mapping: &Arc<AddressSpace>,
+        mapping: &SlabArc<AddressSpace>,
         waits: bool,
         stat: &Stat,
         answer: &Answer,

@@ -5,8 +5,7 @@
 //! A report goes to the log, with the target [`LOSS_TARGET`]. A program without a log finds it on standard error.
 
 use super::DirFs;
-use foliocache_mm::AddressSpace;
-use foliocache_sync::Arc;
+use foliocache_mm::{AddressSpace, SlabArc};
 use std::io::{self, Write};
 use tracing::subscriber::NoSubscriber;
 
@@ -43,7 +42,7 @@ impl DirFs {
     }
 }
 
-fn tell(file: &Arc<AddressSpace>, bytes: u64, fate: Fate) {
+fn tell(file: &SlabArc<AddressSpace>, bytes: u64, fate: Fate) {
     if bytes == 0 {
         return;
     }

@@ -13,7 +13,6 @@ use super::node::DirNode;
 use super::open_files::OpenFile;
 use super::shortage::Asked;
 use foliocache_mm::AddressSpace;
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::fd::{AsFd, OFlags};
 use foliocache_sys::{Errno, fd};
@@ -53,7 +52,7 @@ impl Shared {
             asked.extend(found.map(|inode| (identity, inode)));
         }
         let mapping = |inode: &SlabArc<Inode>| inode.mapping().cloned();
-        let to_write = |mapping: &Arc<AddressSpace>| mapping.is_dirty();
+        let to_write = |mapping: &SlabArc<AddressSpace>| mapping.is_dirty();
         let dirty: Vec<_> = (asked.iter())
             .filter_map(|(_, inode)| mapping(inode).filter(to_write))
             .collect();

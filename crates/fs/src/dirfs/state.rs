@@ -35,12 +35,12 @@ use super::batched::{Batched, Room};
 use super::descriptors::Descriptors;
 use super::writers::MarkedFile;
 use crate::coherence::{Coherence, nanoseconds};
-use foliocache_mm::{AddressSpace, MappingCharge};
+use foliocache_mm::{AddressSpace, MappingCharge, SlabArc, SlabWeak};
+use foliocache_sync::Arc;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
 use foliocache_sync::rank::{ConstRankedMutex, Rank};
 use foliocache_sync::time::{coarse_monotonic_ms, realtime};
-use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{OwnedFd, Stat};
 use std::mem::offset_of;
@@ -100,7 +100,7 @@ pub(super) struct FileState {
     /// Its first fields are the last that opening and closing a file looks at.
     pub(super) io: ConstRankedMutex<{ Rank::FileIo as u8 }, IoState>,
     /// Set when the address space is made.
-    pub(super) mapping: OnceLock<Weak<AddressSpace>>,
+    pub(super) mapping: OnceLock<SlabWeak<AddressSpace>>,
     /// That of the address space, from before there is one to the end of the node, which the address space holds.
     pub(super) charge: OnceLock<MappingCharge>,
     /// Data written, and flushed.
@@ -133,8 +133,8 @@ impl FileState {
         file
     }
 
-    pub(super) fn mapping(&self) -> Option<Arc<AddressSpace>> {
-        self.mapping.get().and_then(Weak::upgrade)
+    pub(super) fn mapping(&self) -> Option<SlabArc<AddressSpace>> {
+        self.mapping.get().and_then(SlabWeak::upgrade)
     }
 
     /// Whether the file was ever opened.
@@ -231,7 +231,7 @@ impl FileState {
     /// and to files with data that is not written.
     pub(super) fn close_if_batched(&self) {
         let batched = !self.io.lock().batched.is_empty();
-        let to_write = |mapping: &Arc<AddressSpace>| {
+        let to_write = |mapping: &SlabArc<AddressSpace>| {
             let stats = mapping.stats();
             stats.dirty_pages + stats.writeback_pages > 0
         };

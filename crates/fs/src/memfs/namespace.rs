@@ -4,7 +4,7 @@ use super::MemFs;
 use super::node::{
     Data, MemNode, add_links, changed, entries, entries_changed, entry_bytes, new_directory,
 };
-use foliocache_mm::{AddressSpace, PAGE_SIZE};
+use foliocache_mm::{MappingCharge, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_realtime;
 use foliocache_sys::Errno;
@@ -426,7 +426,7 @@ impl FileSystem for MemFs {
     fn statfs(&self) -> Result<StatFs, Errno> {
         let usage = self.shared.mm.usage();
         let page = PAGE_SIZE as u64;
-        let file = inode_bytes() + AddressSpace::memory_bytes() as u64;
+        let file = inode_bytes() + MappingCharge::memory_bytes() as u64;
         let free = usage.limit_bytes.saturating_sub(usage.total_bytes()) / page;
         Ok(StatFs {
             block_size: PAGE_SIZE as u32,

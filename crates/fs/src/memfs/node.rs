@@ -216,11 +216,11 @@ impl InodeOperations for MemNode {
         Ok(self.attr(inode))
     }
 
-    fn new_mapping(&self, _inode: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+    fn new_mapping(&self, _inode: &Inode) -> Result<SlabArc<AddressSpace>, Errno> {
         let Shared { bdi, nothing, .. } = &*self.shared;
         let charge = bdi.charge_mapping().map_err(|_| Errno::ENOSPC)?;
-        let _ = self.mapping_charge.set(charge);
-        Ok(AddressSpace::new(bdi, nothing.clone(), 0))
+        let charge = self.mapping_charge.get_or_init(|| charge);
+        Ok(charge.make(nothing.clone(), 0))
     }
 
     fn cached_attr(&self, inode: &Inode, _now: u64, attr: &mut Attr) -> bool {

@@ -24,8 +24,10 @@ use crate::dirty::{Limits, WHOLE, slew, target};
 use crate::records::{BackingDevInfo, Mm};
 use crate::types::PAGE_SIZE;
 
-/// Most that data which is dirtied again and again may raise the dirty limit to, in percent.
-const MOST_REWRITTEN: u32 = 60;
+/// Most that data which is dirtied again and again may raise the dirty limit to, in percent: the budget of what cannot be reclaimed.
+/// Where there are other file systems something of it is left to those.
+const MOST_ALONE: u32 = 75;
+const MOST_BESIDE_OTHERS: u32 = 60;
 
 /// Shares are looked at so often, in nanoseconds.
 const INTERVAL: u64 = 50_000_000;
@@ -66,8 +68,12 @@ impl Mm {
 }
 
 /// The dirty limit, in percent, for data that is dirtied again as soon as it is written; `once` is that for data that is not.
-fn most_rewritten(once: u32) -> u32 {
-    (once + once / 2).min(MOST_REWRITTEN).max(once)
+fn most_rewritten(once: u32, alone: bool) -> u32 {
+    let most = match alone {
+        true => MOST_ALONE,
+        false => MOST_BESIDE_OTHERS,
+    };
+    (2 * once).min(most).max(once)
 }
 
 impl BackingDevInfo {
@@ -92,14 +98,15 @@ impl BackingDevInfo {
         let others = self.mm.nr_to_write().saturating_sub(self.nr_to_write());
         let ceiling = self.mm.unreclaimable().most_dirty();
         let config = &self.mm.config;
-        let (once, again) = (config.dirty_percent, most_rewritten(config.dirty_percent));
+        let once = config.dirty_percent;
+        let again = most_rewritten(once, self.mm.shares.nr_stores.load(Ordering::Relaxed) <= 1);
         let limit = (self.rewrites.between(percent(once), percent(again)))
             .min(ceiling.saturating_sub(others))
             .max(16);
         let least = percent(config.dirty_background_percent)
             .min(limit / 2)
             .max(8);
-        let background = self.rewrites.between(least, limit / 4 * 3);
+        let background = self.rewrites.between(least, limit / 16 * 13);
         Limits::new(least, background, limit)
     }
 
@@ -121,5 +128,31 @@ impl BackingDevInfo {
             return Err(self.error().unwrap_or(Errno::EIO));
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::records::{BdiKind, MmConfig};
+
+    #[test]
+    fn raised_limits_leave_something_to_other_file_systems() {
+        let mut config = MmConfig::new(64 << 20);
+        config.external_pressure = false;
+        let mm = Mm::new(config).unwrap();
+        let new = |name| BackingDevInfo::new(&mm, name, BdiKind::Storage).unwrap();
+        let bdi = new("database");
+        let limits = bdi.dirty_limits();
+        let percent = || bdi.dirty_limits().limit * 100 / mm.frames.capacity();
+        assert!((39..=40).contains(&percent()), "{}", percent());
+        // All was written in vain.
+        bdi.rewrites.dirtied_again(limits.limit);
+        bdi.rewrites.wrote_early(limits.limit, limits);
+        assert!((74..=75).contains(&percent()), "{}", percent());
+        let other = new("other");
+        assert!((59..=60).contains(&percent()), "{}", percent());
+        drop(other);
+        assert!((74..=75).contains(&percent()), "{}", percent());
     }
 }

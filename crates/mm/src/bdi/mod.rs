@@ -31,34 +31,59 @@ mod limits;
 mod space;
 mod throttle;
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
+use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::Errno;
+use std::fmt;
 
 use crate::charge::MetadataCharge;
 use crate::counters::{Count, bump, read};
+use crate::dirty::Groups;
+use crate::ops::AddressSpaceOperations;
 use crate::records::{AddressSpace, BackingDevInfo};
+use crate::slab::{SharedSlab, SlabArc, SlabWeak, Slot};
+use crate::types::PAGE_SIZE;
+
+/// Times room is made for a page of the slab: others may take it.
+const ATTEMPTS: usize = 16;
+
+/// What the heap takes for an allocation beside its bytes.
+const ALLOCATION: usize = 16;
 
 impl BackingDevInfo {
-    /// Bytes that its address spaces are charged: [`AddressSpace::memory_bytes`](crate::AddressSpace::memory_bytes)
+    /// Bytes that its address spaces are charged: [`MappingCharge::memory_bytes`]
     /// for each [charge](Self::charge_mapping), and what they take to count hits.
     pub fn mapping_bytes(&self) -> u64 {
         read(&self.hit_bytes)
     }
 
-    /// Charges an address space to the bound: names that nobody needs give way to it, and it waits for those that
-    /// others were asked to give up.
+    /// Charges an address space to the bound, and reserves its memory: names that nobody needs give way to it, and it waits for
+    /// those that others were asked to give up.
     ///
-    /// Context: as [`Mm::charge_used_metadata`](crate::Mm::charge_used_metadata); blocks for [`MetadataCharge::PATIENCE`] at most.
+    /// Context: as [`Mm::charge_used_metadata`](crate::Mm::charge_used_metadata); blocks for [`MetadataCharge::PATIENCE`] at most, and
+    /// longer only while others take the room that is made.
     ///
     /// # Errors
     /// `ENOMEM` if the bound has no room even then.
     pub fn charge_mapping(self: &Arc<Self>) -> Result<MappingCharge, Errno> {
-        let bytes = AddressSpace::memory_bytes() as u64;
-        self.mm
-            .charge_used_metadata(bytes, MetadataCharge::PATIENCE)?;
-        bump(&self.hit_bytes, bytes);
-        Ok(MappingCharge(Arc::clone(self)))
+        let heap = MappingCharge::heap_bytes() as u64;
+        let charge = MetadataCharge::before_names(&self.mm, heap, MetadataCharge::PATIENCE)?;
+        let mut slot = self.mm.mapping_slab.reserve();
+        for _ in 0..ATTEMPTS {
+            if slot.is_some() {
+                break;
+            }
+            // Room for a page of the slab, which is given back and taken by it.
+            MetadataCharge::before_names(&self.mm, PAGE_SIZE as u64, MetadataCharge::PATIENCE)?;
+            slot = self.mm.mapping_slab.reserve();
+        }
+        let slot = slot.ok_or(Errno::ENOMEM)?;
+        bump(&self.hit_bytes, MappingCharge::memory_bytes() as u64);
+        Ok(MappingCharge(Box::new(Charged {
+            bdi: Arc::clone(self),
+            slot: Mutex::new(Some(slot)),
+            _heap: charge,
+        })))
     }
 
     /// Pages not safely on the medium: dirty, under writeback and unstable together.
@@ -117,21 +142,60 @@ impl BackingDevInfo {
     }
 }
 
-/// The charge of an address space, until it is dropped.
-#[derive(Debug)]
-pub struct MappingCharge(Arc<BackingDevInfo>);
+/// The charge of an address space, until it is dropped, and its memory, until it is made.
+///
+/// A word, since nodes of files have one each.
+pub struct MappingCharge(Box<Charged>);
 
-impl Drop for MappingCharge {
+struct Charged {
+    bdi: Arc<BackingDevInfo>,
+    slot: Mutex<Option<Slot<AddressSpace>>>,
+    _heap: MetadataCharge,
+}
+
+impl MappingCharge {
+    /// Bytes that an address space takes by itself, without its pages: its part of a page of the slab, and what is charged for it
+    /// beside that. Memory that it takes later for counting hits it charges itself.
+    pub const fn memory_bytes() -> usize {
+        PAGE_SIZE / SharedSlab::<AddressSpace>::PER_PAGE + Self::heap_bytes()
+    }
+
+    /// What an address space takes in the heap: this charge, a place in the table of address spaces, which is half empty at worst,
+    /// and the groups of its fsyncs.
+    const fn heap_bytes() -> usize {
+        size_of::<Charged>()
+            + 2 * size_of::<(u64, SlabWeak<AddressSpace>, u64)>()
+            + size_of::<Groups>()
+            + 2 * ALLOCATION
+    }
+
+    /// The address space that was charged; as [`AddressSpace::new`].
+    pub fn make(&self, ops: Arc<dyn AddressSpaceOperations>, size: u64) -> SlabArc<AddressSpace> {
+        let slot = self.0.slot.lock().take();
+        AddressSpace::in_slot(slot, &self.0.bdi, ops, size)
+    }
+}
+
+impl fmt::Debug for MappingCharge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MappingCharge").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Charged {
     fn drop(&mut self) {
-        let bytes = AddressSpace::memory_bytes() as u64;
-        self.0.mm.uncharge_metadata(bytes);
+        let bytes = MappingCharge::memory_bytes() as u64;
         // Relaxed: a figure.
-        self.0.hit_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.bdi.hit_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 impl Drop for BackingDevInfo {
     fn drop(&mut self) {
         self.stop();
+        if !self.is_memory() {
+            // Relaxed: it steers.
+            (self.mm.shares.nr_stores).fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

@@ -118,8 +118,9 @@ impl BackingDevInfo {
     /// A file became dirtier: asks its store for the room that is left, if much was used since it was asked last. Where room is
     /// scarce writes have asked for theirs, and a pin needs no answer.
     pub(crate) fn note_dirtied(&self, mapping: &AddressSpace) {
-        let asks = !self.is_scarce() || foliocache_sync::planted!(each_pin_asks_for_room);
-        if self.is_memory() || !asks {
+        if self.is_memory()
+            || (self.is_scarce() && !foliocache_sync::planted!(each_pin_asks_for_room))
+        {
             return;
         }
         let used = read(&self.space.written) + self.nr_dirty_bytes();

@@ -4,7 +4,6 @@
 //!
 //! *Protects*: the pace of the flows, their files' clocks, and the meter. *Order*: leaves.
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::sleep;
 use foliocache_sys::Errno;
@@ -212,7 +211,7 @@ impl BackingDevInfo {
 
     /// Fewer pages of a file are not durable: wakes who waits for that, and takes the file off the list of
     /// dirty files if there are none.
-    pub(crate) fn note_progress(&self, mapping: &Arc<AddressSpace>) {
+    pub(crate) fn note_progress(&self, mapping: &AddressSpace) {
         let sleepers = *self.progress.0.lock();
         if sleepers > 0 {
             self.progress.1.notify_all();

@@ -96,6 +96,17 @@ impl Limits {
         }
     }
 
+    /// Pages that are written for room at a time: not so few that the writes are small.
+    pub(crate) fn piece(&self) -> u64 {
+        self.least / 8
+    }
+
+    /// Pages that are written before a flush. Until it they count, a second time if they are dirty again: what is dirtied all the time
+    /// has no more of them than what is written once.
+    pub(crate) fn flush_after(&self) -> u64 {
+        self.least / 2
+    }
+
     /// The zones of what an uncached writer's file has waiting, a part of all: up to twice what the flusher begins for by
     /// itself, since such data is written once. So it always has enough for long writes, and half of the limit is left to others.
     pub(crate) fn of_uncached_file(&self) -> Self {

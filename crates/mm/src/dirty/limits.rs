@@ -2,7 +2,7 @@
 //!
 //! # Memory ordering
 //!
-//! `due` is Relaxed: it steers.
+//! `due` and the counts are Relaxed: they steer.
 
 use foliocache_sync::Mutex;
 use foliocache_sync::atomic::AtomicU64;
@@ -22,6 +22,8 @@ pub(crate) struct Shares {
     pub(crate) last: Mutex<u64>,
     /// File systems that have dirty files, among which the dirty limit is shared.
     pub(crate) nr_dirty: AtomicU64,
+    /// File systems with a store.
+    pub(crate) nr_stores: AtomicU64,
 }
 
 impl Shares {
@@ -31,6 +33,7 @@ impl Shares {
             due: AtomicU64::new(0),
             last: Mutex::new(0),
             nr_dirty: AtomicU64::new(0),
+            nr_stores: AtomicU64::new(0),
         }
     }
 

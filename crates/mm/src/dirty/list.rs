@@ -1,8 +1,9 @@
 //! The list of a file system's dirty files: what it holds, and the turns. `dirty_files.rs` says how files come and go.
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
+
+use crate::slab::SlabArc;
 
 /// [`Listed::turn`] of a file that is on no list.
 pub(crate) const NOT_DIRTY: u64 = 0;
@@ -15,7 +16,7 @@ pub(crate) trait Listed {
 
 #[derive(Debug)]
 pub(crate) struct DirtyFile<F> {
-    pub(crate) file: Arc<F>,
+    pub(crate) file: SlabArc<F>,
     /// When the oldest of its data that is not durable became dirty, in nanoseconds of the monotonic clock.
     pub(crate) since: u64,
 }

@@ -1,12 +1,13 @@
 //! Files that wait for the flusher: closed ones (`writeback/closed.rs`), and what uncached writers handed over
 //! (`writeback/handed.rs`).
 
-use foliocache_sync::Weak;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::slab::SlabWeak;
+
 /// A file, and the pages that are not written yet.
-pub(crate) type ClosedFile<F> = (Weak<F>, Range<u64>);
+pub(crate) type ClosedFile<F> = (SlabWeak<F>, Range<u64>);
 
 /// Closed files that are to be written.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(crate) type Handed<F> = BTreeMap<u64, HandedFile<F>>;
 /// Pages of one file that were handed over and not begun.
 #[derive(Debug)]
 pub(crate) struct HandedFile<F> {
-    pub(crate) file: Weak<F>,
+    pub(crate) file: SlabWeak<F>,
     /// The pages around all of it.
     pub(crate) pages: Range<u64>,
     /// How many pages it is, those written twice counted twice.

@@ -6,8 +6,9 @@
 //!   over the background limit ──▶ written, and EARLY ──▶ dirtied again: written in vain
 //!
 //!   in vain, of what was written     both limits
-//!        a quarter or more           a step up
-//!        less than an eighth         a step down, to what is configured at least
+//!        a quarter                   half of the way up      looked at when a 16th of the limit was written
+//!        a half or more              all of the way
+//!        less than an eighth         a step of eight down, to what is configured at least; when a quarter was
 //! ```
 //!
 //! Data that is written before it is old makes room for more. If programs change it again, the write was in vain: what a database
@@ -31,6 +32,10 @@ const STEPS: u32 = 8;
 /// Pages after which the level is looked at, at least.
 const FEWEST: u64 = 256;
 
+/// Parts of the dirty limit that are written before the level rises, and before it falls.
+const RISES_AFTER: u64 = 16;
+const FALLS_AFTER: u64 = 4;
+
 #[derive(Debug, Default)]
 pub(crate) struct Rewrites {
     /// Pages that were written early, and those of them that were dirtied again, since the level was looked at.
@@ -42,24 +47,28 @@ pub(crate) struct Rewrites {
 impl Rewrites {
     /// So many pages that were written early are dirty again.
     pub(crate) fn dirtied_again(&self, pages: u64) {
-        self.again.fetch_add(pages, Ordering::Relaxed);
+        if !foliocache_sync::planted!(written_in_vain_not_counted) {
+            self.again.fetch_add(pages, Ordering::Relaxed);
+        }
     }
 
     /// So many pages were written early, where no more than `limits` allow are dirty.
     pub(crate) fn wrote_early(&self, pages: u64, limits: Limits) {
         let early = self.early.fetch_add(pages, Ordering::Relaxed) + pages;
-        if early < FEWEST.max(limits.limit / 4) {
-            return;
-        }
-        self.early.store(0, Ordering::Relaxed);
-        let again = self.again.swap(0, Ordering::Relaxed);
+        let again = self.again.load(Ordering::Relaxed);
+        let looks_after = |part| early >= FEWEST.max(limits.limit / part);
         let level = self.level.load(Ordering::Relaxed);
-        let next = match again * 8 / early {
-            0 => level.saturating_sub(1),
-            1 => level,
-            _ => (level + 1).min(STEPS),
+        let next = match (again * 8).checked_div(early).unwrap_or(0) {
+            eighths @ 2.. if looks_after(RISES_AFTER) => {
+                (u64::from(level) + 2 * eighths).min(STEPS.into())
+            }
+            1 if looks_after(FALLS_AFTER) => level.into(),
+            0 if looks_after(FALLS_AFTER) => level.saturating_sub(1).into(),
+            _ => return,
         };
-        self.level.store(next, Ordering::Relaxed);
+        self.early.store(0, Ordering::Relaxed);
+        self.again.fetch_sub(again, Ordering::Relaxed);
+        self.level.store(next as u32, Ordering::Relaxed);
     }
 
     /// A limit between that for data which is written once and that for what is written all the time.

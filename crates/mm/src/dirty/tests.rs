@@ -341,6 +341,24 @@ fn uncached_writers_of_a_file_pause_shortly_and_are_not_stopped() {
 }
 
 #[test]
+fn writers_whose_data_is_dirtied_again_pause_shortly() {
+    for speed in [50 * MIB, 200 * MIB, 1000 * MIB] {
+        for writers in [1, 4, 16] {
+            let mut sim = Sim::new(100, speed, 5 * MILLISECOND, &streams(writers));
+            let limit = sim.limits.limit;
+            sim.limits = Limits::new(limit * 10 / 75, limit / 16 * 13, limit);
+            sim.settle(5000);
+            sim.run(20_000);
+            sim.report(&format!("{writers} again at {} MiB/s", speed / MIB));
+            let (tail, longest) = sim.tail();
+            assert!(tail <= 50 && longest <= 100, "{tail} and {longest} ms");
+            let throughput = sim.throughput(20_000);
+            assert!(throughput * 2 > speed, "{throughput} of {speed}");
+        }
+    }
+}
+
+#[test]
 fn the_first_seconds_are_as_smooth_as_the_rest() {
     for speed in [20 * MIB, 1000 * MIB] {
         let mut sim = Sim::new(100, speed, 5 * MILLISECOND, &streams(16));

@@ -24,7 +24,7 @@ pub(crate) fn turn(speed: u64) -> u64 {
 
 /// Whether what is written should be flushed: `unstable` of the `held` pages.
 pub(crate) fn flush_due(limits: Limits, unstable: u64, held: u64) -> bool {
-    unstable >= limits.background / 2 || held >= limits.full
+    unstable >= limits.flush_after() || held >= limits.full
 }
 
 #[derive(Debug)]

@@ -24,8 +24,8 @@
 //!
 //! As a single read. Nothing is held between two groups.
 
+use foliocache_sync::prefetch;
 use foliocache_sync::rcu::{self, RcuReadGuard};
-use foliocache_sync::{Arc, prefetch};
 use foliocache_sys::Errno;
 use foliocache_xarray::{Approach, SlotRef};
 use std::fmt;
@@ -58,7 +58,7 @@ const PART: u64 = 16;
 
 /// One read of a batch: so many bytes of a file from a position on, and where to put them.
 pub struct Request<'a> {
-    mapping: &'a Arc<AddressSpace>,
+    mapping: &'a AddressSpace,
     handle: &'a ReadaheadState,
     buf: &'a mut [u8],
     pos: u64,
@@ -82,7 +82,7 @@ impl<'a> Request<'a> {
     /// Fills `buf` from byte `iocb.pos` on, as `iocb` says, once it is part of a batch.
     #[must_use]
     pub fn new(
-        mapping: &'a Arc<AddressSpace>,
+        mapping: &'a AddressSpace,
         handle: &'a ReadaheadState,
         iocb: Iocb,
         buf: &'a mut [u8],

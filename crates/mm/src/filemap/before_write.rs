@@ -5,7 +5,6 @@
 //! it as it is cached; so the store is asked first where the file may have changed. While something is dirty it is asked
 //! before that is written back ([`writeback`](crate::writeback)).
 
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
 use crate::dirty::{UNASKED, UnaskedWrite};
@@ -58,7 +57,7 @@ impl AddressSpace {
     /// Room in the store for a write, where it is scarce or the write is large. Errors of the write itself are found
     /// later.
     pub(super) fn space_for_write(
-        self: &Arc<Self>,
+        &self,
         iocb: &Iocb,
         len: usize,
     ) -> Result<SpaceForWrite<'_>, Errno> {
@@ -82,7 +81,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// `ENOSPC`, `EDQUOT`: the data is dirty, and may never find room.
-    pub(super) fn check_space_after(self: &Arc<Self>, asked: bool) -> Result<(), Errno> {
+    pub(super) fn check_space_after(&self, asked: bool) -> Result<(), Errno> {
         if asked || !self.bdi().is_scarce() {
             return Ok(());
         }

@@ -38,7 +38,7 @@
 //! them sees its own changes, and those of the threads that put the file on the list.
 
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::{Arc, rcu};
+use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
 use std::ops::Range;
@@ -65,7 +65,7 @@ fn to_page(pos: u64) -> usize {
 impl AddressSpace {
     /// As [`AddressSpace::read`], of a file with a store.
     pub(super) fn read_direct(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
@@ -111,7 +111,7 @@ impl AddressSpace {
 
     /// Reads part of a page, or a folio that is cached, through the cache; returns the bytes.
     fn read_edge(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         pos: u64,
         left: usize,
@@ -168,7 +168,7 @@ impl AddressSpace {
 
     /// As [`AddressSpace::write`], of a file with a store, not at its end.
     pub(super) fn write_direct(
-        self: &Arc<Self>,
+        &self,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
     ) -> Result<(), Errno> {
@@ -198,12 +198,7 @@ impl AddressSpace {
     }
 
     /// Writes through the cache, uncached; returns the bytes.
-    fn write_edge(
-        self: &Arc<Self>,
-        pos: u64,
-        len: usize,
-        iter: &IovIter<'_>,
-    ) -> Result<usize, Errno> {
+    fn write_edge(&self, pos: u64, len: usize, iter: &IovIter<'_>) -> Result<usize, Errno> {
         let mut edge = Iocb::at(pos);
         edge.uncached = true;
         self.write(&mut edge, &mut iter.limited(len))
@@ -211,7 +206,7 @@ impl AddressSpace {
 
     /// Writes whole pages, or some of them; returns the bytes.
     fn write_whole(
-        self: &Arc<Self>,
+        &self,
         pos: u64,
         len: usize,
         iter: &mut IovIter<'_>,
@@ -237,11 +232,7 @@ impl AddressSpace {
     }
 
     /// Writes whole pages to the store; returns the bytes, or `None` if they cannot leave the cache.
-    fn write_store(
-        self: &Arc<Self>,
-        pos: u64,
-        segment: IoSegment<'_>,
-    ) -> Option<Result<usize, Errno>> {
+    fn write_store(&self, pos: u64, segment: IoSegment<'_>) -> Option<Result<usize, Errno>> {
         let end = pos + segment.len() as u64;
         let pages = PageIndex::of(pos).0..pages_for(end);
         let _exclusive = self.lock_unless_held_off(|| self.i_rwsem.write());

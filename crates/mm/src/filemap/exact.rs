@@ -15,7 +15,6 @@
 //!
 //! As [`view`](super::view). Nothing is held while memory is waited for, but a view of the first folio.
 
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
 use super::batch::{GROUP, most_started};
@@ -39,7 +38,7 @@ impl AddressSpace {
     /// As [`AddressSpace::read`]. `ENOBUFS` if copies hold their share of the bound, a quarter; `ENOMEM` if there is no memory
     /// for another.
     pub fn view_exact(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: usize,
@@ -65,7 +64,7 @@ impl AddressSpace {
 
     /// A view of the first bytes in place, if that is possible; `iocb.pos` moves past them.
     fn first_part(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: usize,
@@ -93,7 +92,7 @@ impl AddressSpace {
     /// A copy of `len` bytes, of which `part` are the first.
     #[cold]
     fn copy_exact(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: usize,
@@ -122,7 +121,7 @@ impl AddressSpace {
 /// One view of a batch: so many bytes of a file from a position on.
 #[derive(Debug)]
 pub struct ViewRequest<'a> {
-    mapping: &'a Arc<AddressSpace>,
+    mapping: &'a AddressSpace,
     handle: &'a ReadaheadState,
     iocb: Iocb,
     len: usize,
@@ -135,7 +134,7 @@ impl<'a> ViewRequest<'a> {
     /// Asks for the `len` bytes from `iocb.pos` on, as `iocb` says, once it is part of a batch.
     #[must_use]
     pub fn new(
-        mapping: &'a Arc<AddressSpace>,
+        mapping: &'a AddressSpace,
         handle: &'a ReadaheadState,
         iocb: Iocb,
         len: usize,

@@ -55,7 +55,7 @@ impl AddressSpace {
     /// `EFAULT` beyond the end, or for a store to a window for reads; the store's error; the file system's stored
     /// error; `ENOSPC` and `EDQUOT` where the store has no room for what is stored, or a memory file system is full.
     pub(crate) fn fault(
-        self: &Arc<Self>,
+        &self,
         window: &Arc<Window>,
         page: PageIndex,
         write: bool,
@@ -86,7 +86,7 @@ impl AddressSpace {
 
     /// As [`AddressSpace::fault`], if the page table is still charged in the end; else nothing.
     fn fault_once(
-        self: &Arc<Self>,
+        &self,
         window: &Arc<Window>,
         page: PageIndex,
         write: bool,
@@ -141,7 +141,7 @@ impl AddressSpace {
     /// the last, and the pages that have to be written now and had not. `None` if the page table is not charged any
     /// more.
     fn map_folio(
-        self: &Arc<Self>,
+        &self,
         window: &Arc<Window>,
         locked: LockedFolio<'_>,
         page: PageIndex,

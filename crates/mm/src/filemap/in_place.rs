@@ -22,7 +22,6 @@
 //! device's writes, which rule a reference out. Reads beside it, by readers without a lock and by write-out, do no harm.
 #![allow(unsafe_code)]
 
-use foliocache_sync::Arc;
 use std::ptr;
 
 use crate::fill::FolioUse;
@@ -41,7 +40,7 @@ impl AddressSpace {
     /// Context: `with` runs under folio locks. It must not use this cache, and should be no longer
     /// than a copy: writers of the same folios wait for it.
     pub fn read_in_place<R>(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &Iocb,
         len: usize,

@@ -8,7 +8,6 @@
 //!   fetch        brings it in where that has to wait: on some other thread
 //! ```
 
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 use std::task::Waker;
@@ -46,7 +45,7 @@ impl AddressSpace {
     /// # Errors
     /// `ECHILD` after a fork.
     pub fn start_fetch(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: u64,
@@ -93,7 +92,7 @@ impl AddressSpace {
     /// Starts reading the window of a miss, where that needs no waiting; returns the page after it, and the page after the
     /// part that the request asked for.
     fn start_miss(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         asked: &Range<PageIndex>,
         uncached: bool,
@@ -124,7 +123,7 @@ impl AddressSpace {
     /// where that needs no waiting; returns the pages, which are on their way once `plug` goes. Notes in
     /// `iocb.fetched` what it started.
     pub(super) fn start_missing(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: u64,
@@ -161,12 +160,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// The backing store's error; `ECHILD` after a fork.
-    pub fn fetch(
-        self: &Arc<Self>,
-        handle: &ReadaheadState,
-        iocb: &mut Iocb,
-        len: u64,
-    ) -> Result<(), Errno> {
+    pub fn fetch(&self, handle: &ReadaheadState, iocb: &mut Iocb, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if let Some(asked) = self.pages_to_fetch(iocb, len) {
             let (locked, behind) = self.read_folio(handle, asked, Reader::of(iocb))?;

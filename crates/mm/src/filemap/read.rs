@@ -13,7 +13,7 @@
 //! The size is looked at before and after the copy, and a file that was cut and made longer in between passes both. Then what the
 //! copy found zeroed is within the file again and zero there, so that each byte is one that the file had during the read.
 
-use foliocache_sync::{Arc, rcu};
+use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 
 use super::{BAD_MEMORY_RETRIES, memory_failed};
@@ -56,7 +56,7 @@ impl AddressSpace {
     #[doc(alias = "filemap_read")]
     #[inline]
     pub fn read(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
@@ -112,7 +112,7 @@ impl AddressSpace {
     /// As [`AddressSpace::read`].
     #[cold]
     pub fn read_on(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
@@ -136,7 +136,7 @@ impl AddressSpace {
     }
 
     fn read_pages(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
@@ -184,7 +184,7 @@ impl AddressSpace {
 
     /// As `read_pages` into memory whose faults may need what the read holds: through a buffer.
     fn read_mapped(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
@@ -215,7 +215,7 @@ impl AddressSpace {
     /// it costs a small read up to a fifth of its time.
     #[inline(always)]
     fn read_hit(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &Iocb,
         to: Iovec<'_>,
@@ -287,7 +287,7 @@ impl AddressSpace {
     /// only.
     #[cold]
     fn read_miss(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         to: Iovec<'_>,

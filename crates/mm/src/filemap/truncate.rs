@@ -23,7 +23,6 @@
 //! `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive, then folio locks one by one. Before them, with none held,
 //! it waits for pins of the pages that go (see [`crate::pin`]).
 
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
@@ -53,7 +52,7 @@ impl AddressSpace {
     /// `EFBIG`; `EBUSY` where pins are in the way; the backing store's error; with size and data as they were. `ECHILD`
     /// after a fork.
     #[doc(alias = "truncate_setsize")]
-    pub fn truncate(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
+    pub fn truncate(&self, size: u64) -> Result<(), Errno> {
         self.resize(size, false)
     }
 
@@ -61,11 +60,11 @@ impl AddressSpace {
     ///
     /// # Errors
     /// As [`AddressSpace::truncate`].
-    pub fn extend(self: &Arc<Self>, size: u64) -> Result<(), Errno> {
+    pub fn extend(&self, size: u64) -> Result<(), Errno> {
         self.resize(size, true)
     }
 
-    fn resize(self: &Arc<Self>, size: u64, only_grow: bool) -> Result<(), Errno> {
+    fn resize(&self, size: u64, only_grow: bool) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if size > MAX_FILE_SIZE {
             return Err(Errno::EFBIG);
@@ -75,7 +74,7 @@ impl AddressSpace {
     }
 
     fn try_resize<'a>(
-        self: &'a Arc<Self>,
+        &'a self,
         size: u64,
         only_grow: bool,
         bar: &mut Option<PinBar<'a>>,
@@ -182,7 +181,7 @@ impl AddressSpace {
     /// after a fork. The data is as it was, unless the store made the hole in part: then pages that are not dirty show
     /// that.
     #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
-    pub fn punch_hole(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
+    pub fn punch_hole(&self, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if len == 0 {
             return Err(Errno::EINVAL);
@@ -213,7 +212,7 @@ impl AddressSpace {
     /// Reads the pages at the edges of a hole that are not cached.
     ///
     /// Context: no lock held.
-    fn bring_edges_in(self: &Arc<Self>, pos: u64, end: u64) -> Result<(), Errno> {
+    fn bring_edges_in(&self, pos: u64, end: u64) -> Result<(), Errno> {
         let end = end.min(self.size());
         if pos >= end {
             return Ok(());
@@ -238,7 +237,7 @@ impl AddressSpace {
     }
 
     /// Whether it made the hole: not if the page of an edge left the cache meanwhile, unless that is all the `same`.
-    fn try_punch_hole(self: &Arc<Self>, pos: u64, end: u64, same: bool) -> Refusable<bool> {
+    fn try_punch_hole(&self, pos: u64, end: u64, same: bool) -> Refusable<bool> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
@@ -374,7 +373,7 @@ impl AddressSpace {
     /// changed here in the meantime. `holds` is called while the file cannot change.
     ///
     /// Blocks for writeback of the file that is under way.
-    pub fn backing_changed(self: &Arc<Self>, size: u64, holds: impl Fn() -> bool) -> bool {
+    pub fn backing_changed(&self, size: u64, holds: impl Fn() -> bool) -> bool {
         if self.mm().check_fork().is_err() {
             return false;
         }
@@ -385,11 +384,7 @@ impl AddressSpace {
         })
     }
 
-    fn try_take_over(
-        self: &Arc<Self>,
-        size: u64,
-        holds: impl Fn() -> bool,
-    ) -> Result<bool, Range<PageIndex>> {
+    fn try_take_over(&self, size: u64, holds: impl Fn() -> bool) -> Result<bool, Range<PageIndex>> {
         let _exclusive = self.i_rwsem.write();
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
@@ -428,6 +423,7 @@ mod tests {
     use crate::records::{BackingDevInfo, BdiKind};
     use crate::records::{Mm, MmConfig};
     use crate::test_store::Sink;
+    use foliocache_sync::Arc;
     use foliocache_sync::thread;
 
     /// It began while another page waited for its flush, so it did not ask whether the store changed.

@@ -33,7 +33,7 @@ impl AddressSpace {
     #[doc(alias = "zero-copy")]
     #[inline]
     pub fn view(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: usize,
@@ -51,7 +51,7 @@ impl AddressSpace {
 
     /// A view of bytes that are in the cache, at least `least` of them. Does not block.
     pub(super) fn view_hit(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &Iocb,
         len: usize,
@@ -107,7 +107,7 @@ impl AddressSpace {
     /// Notes and counts the view as a read of the same bytes, where the folio is not known to be in use.
     #[cold]
     fn note_view(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &Iocb,
         locked: LockedFolio<'_>,
@@ -131,12 +131,7 @@ impl AddressSpace {
     }
 
     #[cold]
-    fn view_on(
-        self: &Arc<Self>,
-        handle: &ReadaheadState,
-        iocb: &mut Iocb,
-        len: usize,
-    ) -> Result<View, Errno> {
+    fn view_on(&self, handle: &ReadaheadState, iocb: &mut Iocb, len: usize) -> Result<View, Errno> {
         match self.view_in_place(handle, iocb, len)? {
             Ok(view) => Ok(view),
             Err(len) => self.view_copy(handle, iocb, len),
@@ -146,7 +141,7 @@ impl AddressSpace {
     /// As [`AddressSpace::view`], but for copies: of how many bytes there should be one.
     #[cold]
     pub(super) fn view_in_place(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: usize,
@@ -200,7 +195,7 @@ impl AddressSpace {
     }
 
     fn view_copy(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         iocb: &mut Iocb,
         len: usize,

@@ -32,7 +32,6 @@
 //! It waits earlier where it has dirtied more than a MiB, and at the limit itself. [Write hits](super::write_hit)
 //! take the lock of their folio alone.
 
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
@@ -74,11 +73,7 @@ impl AddressSpace {
     /// dirty and retried. An append returns its bytes then, and a flush returns the error.
     #[doc(alias = "generic_file_write_iter")]
     #[inline]
-    pub fn write(
-        self: &Arc<Self>,
-        iocb: &mut Iocb,
-        iter: &mut IovIter<'_>,
-    ) -> Result<usize, Errno> {
+    pub fn write(&self, iocb: &mut Iocb, iter: &mut IovIter<'_>) -> Result<usize, Errno> {
         let mut hit = 0;
         if !iocb.append && !iocb.nowait && iocb.is_cached() {
             let (wanted, from) = (iter.remaining(), iter.iovec());
@@ -96,7 +91,7 @@ impl AddressSpace {
 
     #[cold]
     fn write_on(
-        self: &Arc<Self>,
+        &self,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
         done: usize,
@@ -151,7 +146,7 @@ impl AddressSpace {
 
     /// As [`AddressSpace::write`] from memory whose faults may need what the write holds: through a buffer.
     fn write_mapped(
-        self: &Arc<Self>,
+        &self,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
         mut done: usize,
@@ -173,7 +168,7 @@ impl AddressSpace {
     }
 
     fn write_locked(
-        self: &Arc<Self>,
+        &self,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
         dirtied: &mut u64,
@@ -218,7 +213,7 @@ impl AddressSpace {
     /// Context: `i_rwsem` held, exclusive if the write may pass the size.
     #[doc(alias = "generic_perform_write")]
     fn perform_write<'a>(
-        self: &'a Arc<Self>,
+        &'a self,
         iocb: &mut Iocb,
         iter: &mut IovIter<'_>,
         mut prepared: Option<Prepared<'a>>,
@@ -399,7 +394,7 @@ impl AddressSpace {
     /// Copies one piece into a locked folio, which it does not go beyond. `None`: the folio's own memory
     /// failed, and nothing counts.
     fn write_piece(
-        self: &Arc<Self>,
+        &self,
         locked: &LockedFolio<'_>,
         iocb: &Iocb,
         len: usize,

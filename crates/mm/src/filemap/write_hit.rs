@@ -16,8 +16,6 @@
 //! A hit, of bytes that lie in one folio, uptodate and within the size, takes its lock alone. Truncate
 //! and punch come wholly before it or after it (decision 1).
 
-use foliocache_sync::Arc;
-
 use crate::dirty::UnaskedWrite;
 use crate::folio::state::Snapshot;
 use crate::folio::{Identity, LockedFolio, flag, grains};
@@ -40,14 +38,14 @@ impl AddressSpace {
     /// none, if they are not that, or if anything went wrong. [`AddressSpace::write`] does the rest.
     /// Does not block, but for the dirty limits.
     #[inline]
-    pub fn overwrite(self: &Arc<Self>, pos: u64, bytes: &[u8]) -> usize {
+    pub fn overwrite(&self, pos: u64, bytes: &[u8]) -> usize {
         self.overwrite_iovec(pos, Iovec::source(bytes))
     }
 
     /// As [`AddressSpace::overwrite`]: the path of most hits, apart from others so that its arguments fit
     /// into registers.
     #[inline(never)]
-    pub(super) fn overwrite_iovec(self: &Arc<Self>, pos: u64, from: Iovec<'_>) -> usize {
+    pub(super) fn overwrite_iovec(&self, pos: u64, from: Iovec<'_>) -> usize {
         let Some(hit) = self.begin_hit(pos, from.len()) else {
             return 0;
         };
@@ -56,7 +54,7 @@ impl AddressSpace {
     }
 
     /// As [`AddressSpace::overwrite`], with all of `iter`, which stays where it is.
-    pub(super) fn overwrite_iovecs(self: &Arc<Self>, iocb: &Iocb, iter: &IovIter<'_>) -> usize {
+    pub(super) fn overwrite_iovecs(&self, iocb: &Iocb, iter: &IovIter<'_>) -> usize {
         let len = iter.remaining();
         let Some(hit) = self.begin_hit(iocb.pos, len) else {
             return 0;
@@ -132,7 +130,7 @@ impl AddressSpace {
     /// they are the file's then, also if the rest meets an error.
     #[inline(always)]
     pub(super) fn end_hit(
-        self: &Arc<Self>,
+        &self,
         hit: WriteHit<'_>,
         pos: u64,
         len: usize,
@@ -164,7 +162,7 @@ impl AddressSpace {
     }
 
     /// The end of a hit of `len` bytes at `pos` that changes more of their folio than them.
-    fn note_hit(self: &Arc<Self>, hit: WriteHit<'_>, pos: u64, len: usize, nowait: bool) {
+    fn note_hit(&self, hit: WriteHit<'_>, pos: u64, len: usize, nowait: bool) {
         let (locked, unasked) = (hit.locked, hit.unasked);
         let seen = locked.state.load();
         let offset = locked.identity().offset(pos);

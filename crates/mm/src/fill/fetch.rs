@@ -1,6 +1,5 @@
 //! Bringing in pages for a read, a view, a pin or a fault, and reading on ahead of it.
 
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use std::ops::Range;
 
@@ -25,7 +24,7 @@ impl AddressSpace {
     /// Context: no folio lock, no RCU read section.
     #[cold]
     pub(crate) fn used_readahead(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         page: PageIndex,
         order: u32,
@@ -55,7 +54,7 @@ impl AddressSpace {
     ///
     /// Context: no folio lock, no RCU read section.
     pub(crate) fn read_on_ahead(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         page: PageIndex,
         (windows, limits): (Vec<Window>, Limits<'_>),
@@ -68,7 +67,7 @@ impl AddressSpace {
     }
 
     /// Does the rest of the work of a miss, if it was one.
-    pub(crate) fn follow_miss(self: &Arc<Self>, iocb: &mut Iocb, behind: Option<Behind>) {
+    pub(crate) fn follow_miss(&self, iocb: &mut Iocb, behind: Option<Behind>) {
         if let Some(behind) = behind {
             iocb.fetched = iocb.fetched.max(behind.fetched.pos());
             self.read_ahead(behind.window, iocb.uncached);
@@ -115,7 +114,7 @@ impl AddressSpace {
     /// The folio that holds the first page of `asked`, locked, with that page uptodate; and the rest of the work if it
     /// was missing.
     pub(crate) fn read_folio(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         asked: Range<PageIndex>,
         reader: Reader<'_>,
@@ -152,7 +151,7 @@ impl AddressSpace {
     /// The folio that holds `page`, locked, with that page uptodate, or all of it where its frames are huge; and what
     /// is to follow if it was missing.
     pub(crate) fn folio_to_map(
-        self: &Arc<Self>,
+        &self,
         readahead: &ReadaheadState,
         page: PageIndex,
         reader: Reader<'_>,
@@ -179,7 +178,7 @@ impl AddressSpace {
     }
 
     pub(crate) fn page_to_map(
-        self: &Arc<Self>,
+        &self,
         readahead: &ReadaheadState,
         page: PageIndex,
         reader: Reader<'_>,

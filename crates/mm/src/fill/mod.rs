@@ -44,6 +44,7 @@ use crate::readahead::{
     COPY_MAX, Limits, MAX_WINDOW, READAHEAD_PART, ReadaheadState, WAIT_MAX, Window,
 };
 use crate::records::{AddressSpace, Mm};
+use crate::slab::SlabArc;
 use crate::types::{PageIndex, pages_for};
 
 /// Times that huge frames are asked for again that others took meanwhile.
@@ -123,7 +124,7 @@ impl AddressSpace {
     /// # Errors
     /// The backing store's error, if the page itself cannot be read.
     pub(crate) fn fill(
-        self: &Arc<Self>,
+        &self,
         asked: Range<PageIndex>,
         window: Window,
         reader: Reader<'_>,
@@ -136,7 +137,7 @@ impl AddressSpace {
     }
 
     fn try_fill(
-        self: &Arc<Self>,
+        &self,
         asked: Range<PageIndex>,
         window: Window,
         reader: Reader<'_>,
@@ -173,7 +174,7 @@ impl AddressSpace {
 
     /// Starts reading the rest of a window, behind pages that were there, as readahead. Otherwise a later reader
     /// would wait once for each piece between such pages.
-    fn start_rest(self: &Arc<Self>, window: Window, from: PageIndex, reader: Reader<'_>) {
+    fn start_rest(&self, window: Window, from: PageIndex, reader: Reader<'_>) {
         let pages = (window.start.0 + window.pages).saturating_sub(from.0);
         if pages > 0 && self.ops.read_mode() == ReadMode::Background {
             let rest = Window::new(from.0, pages, window.order);
@@ -226,11 +227,7 @@ impl AddressSpace {
     }
 
     /// As [`AddressSpace::start_fill`], of pages that no reader waits for.
-    pub(crate) fn read_ahead(
-        self: &Arc<Self>,
-        windows: impl IntoIterator<Item = Window>,
-        uncached: bool,
-    ) {
+    pub(crate) fn read_ahead(&self, windows: impl IntoIterator<Item = Window>, uncached: bool) {
         let mut plug = Plug::default();
         for window in windows {
             self.start_fill(window, PageIndex(0)..PageIndex(0), uncached, &mut plug);
@@ -303,7 +300,7 @@ impl AddressSpace {
     /// Context: takes `invalidate_lock` if it is free. May evict clean folios; does not wait for
     /// memory. Waits for I/O only where the store cannot read in the background.
     pub(crate) fn start_fill(
-        self: &Arc<Self>,
+        &self,
         window: Window,
         asked: Range<PageIndex>,
         uncached: bool,
@@ -358,7 +355,7 @@ impl AddressSpace {
     /// # Errors
     /// The backing store's error; `ECHILD` after a fork.
     #[doc(alias = "POSIX_FADV_WILLNEED")]
-    pub fn populate(self: &Arc<Self>, pos: u64, len: u64) -> Result<(), Errno> {
+    pub fn populate(&self, pos: u64, len: u64) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if self.bdi().is_memory() {
             return Ok(());
@@ -385,17 +382,17 @@ impl AddressSpace {
 /// Context: nothing waits while there is one, nor touches memory of a caller, whose faults may need the pages.
 #[derive(Default)]
 pub(crate) struct Plug {
-    of: Option<Arc<AddressSpace>>,
+    of: Option<SlabArc<AddressSpace>>,
     held: usize,
 }
 
 impl Plug {
     /// To be called before a read of the file is handed to the store.
-    fn add(&mut self, mapping: &Arc<AddressSpace>) {
-        let same = |held: &Arc<AddressSpace>| Arc::ptr_eq(held.bdi(), mapping.bdi());
+    fn add(&mut self, mapping: &AddressSpace) {
+        let same = |held: &SlabArc<AddressSpace>| Arc::ptr_eq(held.bdi(), mapping.bdi());
         if self.held == PLUGGED || !self.of.as_ref().is_some_and(same) {
             drop(std::mem::take(self));
-            self.of = Some(Arc::clone(mapping));
+            self.of = Some(mapping.share());
         }
         self.held += 1;
     }
@@ -412,7 +409,7 @@ impl Drop for Plug {
 /// One read of new folios, which stay locked until it ends, on whatever thread that is. Those still in it when
 /// it is dropped leave the index.
 struct Fill {
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
     folios: SmallVec<[FolioId; 4]>,
     end: PageIndex,
     pos: u64,
@@ -432,14 +429,14 @@ impl Fill {
     ///
     /// Context: `invalidate_lock` held shared.
     fn new<'a>(
-        mapping: &'a Arc<AddressSpace>,
+        mapping: &'a AddressSpace,
         range: Range<PageIndex>,
         (max_order, uncached): (u32, bool),
         prepared: &mut Prepared<'a>,
         asked: Range<PageIndex>,
     ) -> Option<Self> {
         let mut fill = Self {
-            mapping: Arc::clone(mapping),
+            mapping: mapping.share(),
             folios: SmallVec::new(),
             end: range.start,
             pos: range.start.pos(),
@@ -469,7 +466,7 @@ impl Fill {
     /// Hands the read to the store; returns its pages.
     fn start(self, plug: &mut Plug) -> u64 {
         let (pos, pages) = (self.pos, self.end.0 - PageIndex::of(self.pos).0);
-        let (mapping, segments) = (Arc::clone(&self.mapping), self.segments.clone());
+        let (mapping, segments) = (self.mapping.share(), self.segments.clone());
         plug.add(&mapping);
         let done = move |result| {
             // After an error the reader that needs a page reads it again, and gets the error.

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::ops::{AddressSpaceOperations, IoSegment};
+use crate::slab::SlabArc;
 use crate::types::pages_for;
 use crate::{BackingDevInfo, BdiKind, Iocb, IovIter, MmConfig, ReadaheadState, Vma, VmaAccess};
 use foliocache_sync::Mutex;
@@ -87,7 +88,7 @@ impl World {
     }
 
     /// A file of so many pages, each full of `fill` plus its number.
-    fn file(&self, fill: u8, pages: u64) -> (Arc<AddressSpace>, Arc<Store>) {
+    fn file(&self, fill: u8, pages: u64) -> (SlabArc<AddressSpace>, Arc<Store>) {
         let page = |page: u64| vec![byte(fill, page); PAGE_SIZE];
         let store = Arc::new(Store {
             bytes: Mutex::new((0..pages).flat_map(page).collect()),
@@ -122,7 +123,7 @@ fn byte(fill: u8, page: u64) -> u8 {
     fill.wrapping_add((page % 97) as u8)
 }
 
-fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+fn read(file: &AddressSpace, pos: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut iter = IovIter::destination(&mut bytes);
     let read = file.read(&ReadaheadState::new(), &mut Iocb::at(pos), &mut iter);
@@ -130,11 +131,11 @@ fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn write(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) -> Result<usize, Errno> {
+fn write(file: &AddressSpace, pos: u64, bytes: &[u8]) -> Result<usize, Errno> {
     file.write(&mut Iocb::at(pos), &mut IovIter::source(bytes))
 }
 
-fn map(file: &Arc<AddressSpace>, pages: u64) -> Vma {
+fn map(file: &AddressSpace, pages: u64) -> Vma {
     let len = (pages * PAGE) as usize;
     file.map(0, len, VmaAccess::ReadWrite).expect("a mapping")
 }

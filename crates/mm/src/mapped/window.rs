@@ -1,6 +1,5 @@
 //! [`Window`]: some pages of a file at some addresses. The procedures are in `window.rs`.
 
-use foliocache_sync::Weak;
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sys::userfaultfd::Access;
@@ -10,6 +9,7 @@ use super::access::{LockedAccess, VmaAccess};
 use super::streams::{Stream, Streams};
 use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Tables};
 use crate::readahead::ReadaheadState;
+use crate::slab::SlabWeak;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 
 /// Bytes that a window takes besides: the kernel's `vm_area_struct`, entries in lists.
@@ -19,7 +19,7 @@ const READ_AROUND: u32 = 4;
 
 /// Some pages of a file at some addresses.
 pub(crate) struct Window<F> {
-    pub(crate) mapping: Weak<F>,
+    pub(crate) mapping: SlabWeak<F>,
     pub(crate) pages: Range<u64>,
     pub(crate) access: VmaAccess,
     /// It shows huge frames, whole ones: they may begin before its pages, and end after them.

@@ -15,6 +15,7 @@ use crate::frames::{BLOCK_FRAMES, BLOCK_SIZE, Tables};
 use crate::mapped::{LockedAccess, MapError, Streams, VmaAccess};
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, LinearFile, Mm, Window, Windows};
+use crate::slab::SlabArc;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::AtomicU64;
@@ -29,7 +30,7 @@ impl Windows {
     /// See [`MapError`].
     pub(crate) fn add(
         &self,
-        mapping: &Arc<AddressSpace>,
+        mapping: &AddressSpace,
         linear: &LinearFile,
         pages: Range<u64>,
         access: VmaAccess,
@@ -54,7 +55,7 @@ impl Windows {
         })?;
         let start = units.start as usize * BLOCK_SIZE + lead as usize * PAGE_SIZE;
         let window = Arc::new(Window {
-            mapping: Arc::downgrade(mapping),
+            mapping: SlabArc::downgrade(&mapping.share()),
             access,
             locked,
             huge: mm.frames.is_huge(),

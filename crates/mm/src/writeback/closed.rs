@@ -20,13 +20,13 @@
 //!
 //! *Protects*: the list. *Order*: as the list of dirty files. *May block*: no.
 
-use foliocache_sync::Arc;
 use foliocache_sync::time::Duration;
 use foliocache_sync::time::monotonic_ns;
 
 use crate::counters::Count;
 use crate::dirty::ClosedFile;
 use crate::records::{AddressSpace, BackingDevInfo};
+use crate::slab::SlabArc;
 use crate::types::pages_for;
 
 /// From the close to the write, at most, if the store is not busy.
@@ -36,7 +36,7 @@ impl AddressSpace {
     /// Has the flusher write what is dirty, within some ten milliseconds. It is with the store then, and not durable. Does
     /// not block. Does nothing if nothing is dirty that did not fail before, and after a fork.
     #[doc(alias = "filemap_flush")]
-    pub fn begin_writeback(self: &Arc<Self>) {
+    pub fn begin_writeback(&self) {
         let bdi = self.bdi();
         let to_write = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
         if bdi.is_memory()
@@ -46,7 +46,7 @@ impl AddressSpace {
         {
             return;
         }
-        let file = (Arc::downgrade(self), 0..pages_for(self.size()));
+        let file = (SlabArc::downgrade(&self.share()), 0..pages_for(self.size()));
         if bdi.list_closed(self.id(), file, monotonic_ns()) {
             bdi.flusher.wake();
         }
@@ -88,12 +88,12 @@ impl BackingDevInfo {
             };
             if file.is_awaited() {
                 // The thread that waits may be about to write a part only.
-                self.relist_closed(id, (Arc::downgrade(&file), pages), monotonic_ns());
+                self.relist_closed(id, (SlabArc::downgrade(&file), pages), monotonic_ns());
                 continue;
             }
             let next = file.write_range(pages.clone(), self.turn());
             if let Some(next) = next {
-                self.relist_closed(id, (Arc::downgrade(&file), next.0..pages.end), since);
+                self.relist_closed(id, (SlabArc::downgrade(&file), next.0..pages.end), since);
                 again = true;
             } else {
                 // The store is promised one at a time. An error is told by the flush that finds it again.

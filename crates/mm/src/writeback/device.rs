@@ -1,6 +1,6 @@
 //! Making a file system's record, with its flusher.
 
-use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Condvar, Mutex};
 
@@ -41,6 +41,8 @@ impl BackingDevInfo {
             told: Told::default(),
         });
         if kind == BdiKind::Storage {
+            // Relaxed: it steers.
+            (mm.shares.nr_stores).fetch_add(1, Ordering::Relaxed);
             bdi.start_flusher()?;
             mm.add_bdi(&bdi);
         }

@@ -32,7 +32,6 @@
 //! `wb_lock`, which is held to begin a flush and to end one that failed, not over its I/O. *May block*:
 //! for I/O.
 
-use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
@@ -46,7 +45,7 @@ use crate::types::PageIndex;
 
 /// A flush that runs. Dropped before it succeeded, by a panic of the store too, it has failed.
 struct Running<'a> {
-    mapping: &'a Arc<AddressSpace>,
+    mapping: &'a AddressSpace,
     state: &'a mut FlushState,
     number: u32,
     /// When the last pass began that had ended before the flush.
@@ -101,7 +100,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// That of the flush, whose data is dirty again. The ticket is of no use afterwards.
-    pub(super) fn flush_through(self: &Arc<Self>, ticket: Ticket) -> Result<(), Errno> {
+    pub(super) fn flush_through(&self, ticket: Ticket) -> Result<(), Errno> {
         let mut state = self.flush_lock.lock();
         if state.failures != ticket.failures {
             return Err(state.error.unwrap_or(Errno::EIO));
@@ -118,7 +117,7 @@ impl AddressSpace {
         flushed
     }
 
-    fn flush_unstable(self: &Arc<Self>, state: &mut FlushState) -> Result<(), Errno> {
+    fn flush_unstable(&self, state: &mut FlushState) -> Result<(), Errno> {
         let (mut running, attributes) = {
             let mut wb = self.lock_awaited();
             let attributes = self.ask_store(|ops| ops.write_inode());
@@ -205,7 +204,7 @@ impl AddressSpace {
     /// After a failed flush: what was written may never reach the medium, so it is dirty again.
     ///
     /// Context: `flush_lock` and `wb_lock` held.
-    fn redirty_unstable(self: &Arc<Self>, error: Errno) {
+    fn redirty_unstable(&self, error: Errno) {
         let (mut failed, mut unstable) = (0, 0);
         if foliocache_sync::planted!(failed_flush_forgotten) {
             return self.wb_err.record(error);

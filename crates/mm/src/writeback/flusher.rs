@@ -6,11 +6,12 @@
 //! dirty for long enough. It goes in turns over the dirty files, the old ones first; a round does not visit
 //! files that need nothing. A turn writes what the store takes in a tenth of a second: neither another file
 //! nor a caller that makes this one durable waits for long. A round ends when nothing old is left that can be written. What is
-//! written for room alone is what is above the background limit, or an eighth of that limit if that is more, and first what is
-//! not stored to again (decision 81).
+//! written for room alone is what is above the background limit, or [`Limits::piece`](crate::dirty::Limits::piece) if that is more, and first what is
+//! not stored to again (decisions 81 and 92).
 //!
 //! The flushes of files that had their turns come together once these have written as much as fills a turn: a store
-//! may need one operation for all of them.
+//! may need one operation for all of them. A file whose old data takes more than one turn is flushed at the end of its pass, or when
+//! [`Limits::flush_after`](crate::dirty::Limits::flush_after) pages wait for a flush.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
@@ -20,6 +21,7 @@ use foliocache_sys::Errno;
 use crate::counters::Count;
 use crate::dirty::{SHORTEST_TURN, flush_due};
 use crate::records::{AddressSpace, BackingDevInfo};
+use crate::slab::SlabArc;
 
 const NAME: &str = "foliocache-flush";
 
@@ -70,11 +72,11 @@ impl BackingDevInfo {
         due.into_iter().flatten().min()
     }
 
-    /// Pages to write in a turn for room alone: not so few that the writes are small.
+    /// Pages to write in a turn for room alone.
     fn excess(&self) -> u64 {
         let limits = self.dirty_limits();
         let over = self.nr_to_write().saturating_sub(limits.background);
-        over.max(limits.background / 8).max(SHORTEST_TURN)
+        over.max(limits.piece()).max(SHORTEST_TURN)
     }
 
     /// Gives one turn to each file that has been dirty for long enough (`old`), or to younger ones for as
@@ -101,10 +103,14 @@ impl BackingDevInfo {
             if (age(since) >= expire) != old {
                 continue;
             }
-            let flush = || {
+            let failed = || file.counts.get(Count::Failed) > 0;
+            let flush = |ended: bool| {
                 let unstable = self.counts.get(Count::Unstable);
                 let limits = self.dirty_limits();
-                memory || old || flush_due(limits, unstable, self.nr_to_write())
+                // Old data has a flush at the end, not one a turn. A file with failed data may never come to its end.
+                let is_done =
+                    old && (ended || failed()) && !foliocache_sync::planted!(old_data_not_flushed);
+                memory || is_done || flush_due(limits, unstable, self.nr_to_write())
             };
             self.answer_asked();
             let measured = over.then(|| self.measure_pass());
@@ -113,7 +119,7 @@ impl BackingDevInfo {
             let budget = if early { self.excess().min(turn) } else { turn };
             let (mut worked, flush) = file.background_writeback(budget, early, flush);
             // Old data is written in one go. A file with failed data is old until that is written, and gets a turn a round.
-            let goes_on = over || (old && file.counts.get(Count::Failed) == 0);
+            let goes_on = over || (old && !failed());
             if flush {
                 written.push(file);
             }
@@ -137,7 +143,7 @@ impl BackingDevInfo {
 }
 
 /// Flushes files that were written; whether none failed. The error stays with the file.
-pub(super) fn flush_all(files: &mut Vec<Arc<AddressSpace>>) -> bool {
+pub(super) fn flush_all(files: &mut Vec<SlabArc<AddressSpace>>) -> bool {
     if files.len() >= FEWEST_TOGETHER {
         files[0].ask_store(|ops| ops.flush_together());
     }
@@ -154,15 +160,15 @@ mod tests {
     use crate::iov::IovIter;
     use crate::records::BdiKind;
     use crate::records::{Mm, MmConfig};
+    use crate::slab::SlabWeak;
     use crate::test_store::Sink;
     use crate::types::PageIndex;
-    use foliocache_sync::Weak;
     use foliocache_sync::atomic::AtomicU64;
 
     const BOUND: u64 = 64 << 20;
 
     /// A file system with `files` files of a dirty page each, whose flusher runs only when a test has it run.
-    fn dirty(files: usize, expire: Duration) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
+    fn dirty(files: usize, expire: Duration) -> (Arc<BackingDevInfo>, Vec<SlabArc<AddressSpace>>) {
         dirty_within(BOUND, files, expire)
     }
 
@@ -170,7 +176,7 @@ mod tests {
         bound: u64,
         files: usize,
         expire: Duration,
-    ) -> (Arc<BackingDevInfo>, Vec<Arc<AddressSpace>>) {
+    ) -> (Arc<BackingDevInfo>, Vec<SlabArc<AddressSpace>>) {
         let mut config = MmConfig::new(bound);
         config.dirty_expire = expire;
         config.external_pressure = false;
@@ -237,6 +243,34 @@ mod tests {
     }
 
     #[test]
+    fn the_old_data_of_a_file_is_flushed_once() {
+        let (bdi, _) = dirty_within(8 * BOUND, 0, Duration::from_millis(20));
+        let flushes = Arc::new(AtomicU64::new(0));
+        let count = {
+            let flushes = flushes.clone();
+            // Relaxed: one thread.
+            move || _ = flushes.fetch_add(1, Ordering::Relaxed)
+        };
+        let sink = Sink {
+            on_flush: Some(Box::new(count)),
+            ..Sink::default()
+        };
+        let file = AddressSpace::new(&bdi, Arc::new(sink), 0);
+        // More than a turn.
+        let pages = bdi.dirty_limits().flush_after() / 10 * 9;
+        assert!(pages > turn(u64::MAX));
+        for page in 0..pages {
+            let mut at = Iocb::at(page * 4096);
+            file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+        }
+        foliocache_sync::time::sleep(Duration::from_millis(30));
+        bdi.flush_round(false);
+        assert_eq!(bdi.nr_to_write(), 0);
+        // Relaxed: as above.
+        assert_eq!(flushes.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
     fn data_that_turns_for_room_pass_over_keeps_its_age() {
         let (bdi, _) = dirty(0, Duration::from_secs(3600));
         let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
@@ -291,13 +325,14 @@ mod tests {
         let next = Arc::new(AtomicU64::new(0));
         // The value of `next` when the other file was written.
         let other_at = Arc::new(AtomicU64::new(0));
-        let stream = Arc::new(foliocache_sync::Mutex::new(Weak::<AddressSpace>::new()));
+        let stream = Arc::new(foliocache_sync::Mutex::new(None::<SlabWeak<AddressSpace>>));
         let hand_over = {
             let (next, stream) = (next.clone(), stream.clone());
             move || {
                 // Relaxed, here and below: one thread.
                 let next = next.fetch_add(1, Ordering::Relaxed) + 1;
-                let file = stream.lock().upgrade().filter(|_| next < STREAM_PAGES);
+                let file = stream.lock().as_ref().and_then(SlabWeak::upgrade);
+                let file = file.filter(|_| next < STREAM_PAGES);
                 if let Some(file) = file {
                     file.bdi().hand_over(&file, next..next + 1);
                 }
@@ -309,8 +344,8 @@ mod tests {
             move || other_at.store(next.load(Ordering::Relaxed), Ordering::Relaxed)
         };
         let (written, other) = (file(Box::new(hand_over)), file(Box::new(note)));
-        *stream.lock() = Arc::downgrade(&written);
-        let write = |file: &Arc<AddressSpace>, page: u64| {
+        *stream.lock() = Some(SlabArc::downgrade(&written));
+        let write = |file: &AddressSpace, page: u64| {
             let mut at = Iocb::at(page * 4096);
             file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
         };
@@ -363,6 +398,39 @@ mod tests {
         bdi.discard_all();
     }
 
+    /// As a database does that loads an index: most stores go to a part of the file that lies all over it, the others anywhere.
+    #[test]
+    fn a_loaded_index_is_written_little_more_than_once() {
+        const HOT: u64 = (20 << 20) / 4096;
+        let (bdi, _) = dirty(0, Duration::from_secs(3600));
+        let file = AddressSpace::new(&bdi, Arc::new(Sink::default()), 0);
+        let pages = HOT * 27 / 4;
+        let mut random = 1_u64;
+        let mut below = |most: u64| {
+            random = (random.wrapping_mul(6_364_136_223_846_793_005)).wrapping_add(1);
+            (random >> 33) % most
+        };
+        let mut stored_to = vec![false; pages as usize];
+        for _ in 0..200_000 {
+            let page = match below(100) {
+                0..4 => below(pages),
+                _ => below(HOT) * 27 / 4,
+            };
+            stored_to[page as usize] = true;
+            let mut at = Iocb::at(page * 4096);
+            file.write(&mut at, &mut IovIter::source(b"dirty")).unwrap();
+            if bdi.nr_to_write() > bdi.dirty_limits().background {
+                bdi.flush_round(false);
+            }
+        }
+        // Relaxed: one thread.
+        let written = file.counters.written.load(Ordering::Relaxed) / 4096;
+        let all = written + bdi.counts.get(Count::Dirty);
+        let once = stored_to.iter().filter(|&&stored_to| stored_to).count() as u64;
+        assert!(all * 10 <= once * 13, "{all} pages of {once}");
+        bdi.discard_all();
+    }
+
     #[test]
     fn a_turn_for_room_writes_what_is_stored_to_again_last() {
         let (bdi, _) = dirty(0, Duration::from_secs(3600));
@@ -376,7 +444,7 @@ mod tests {
             let folio = file.lock_folio(PageIndex(page)).expect("it is cached");
             folio.state.load().has(flag::DIRTY)
         };
-        let turn = |pages| file.background_writeback(pages, true, || false);
+        let turn = |pages| file.background_writeback(pages, true, |_| false);
         assert_eq!(turn(20), (true, false));
         assert!(dirty() == 80 && (0..50).all(is_dirty));
         // They were passed over on the way.

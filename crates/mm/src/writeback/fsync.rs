@@ -1,6 +1,5 @@
 //! Durability of a file or of a file system, and giving data up, when a caller asks.
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
@@ -11,6 +10,7 @@ use crate::dirty::{Groups, WritebackState};
 use crate::errseq::ErrSeqCursor;
 use crate::folio::{Folio, LockedFolio, Operation, flag, grains};
 use crate::records::{AddressSpace, BackingDevInfo};
+use crate::slab::SlabArc;
 use crate::types::{PageIndex, pages_for};
 use crate::writeback::{Pass, SIZE_NOT_KNOWN};
 
@@ -29,7 +29,7 @@ impl AddressSpace {
     /// # Errors
     /// The error of this attempt, else one of an earlier attempt; `ECHILD` after a fork.
     #[doc(alias = "fdatasync")]
-    pub fn fsync(self: &Arc<Self>, cursor: &ErrSeqCursor) -> Result<(), Errno> {
+    pub fn fsync(&self, cursor: &ErrSeqCursor) -> Result<(), Errno> {
         self.fsync_range(ALL, cursor)
     }
 
@@ -39,11 +39,7 @@ impl AddressSpace {
     /// # Errors
     /// As [`AddressSpace::fsync`]: a failure elsewhere in the file, of which the handle has not been told, is told too.
     #[doc(alias = "vfs_fsync_range")]
-    pub fn fsync_range(
-        self: &Arc<Self>,
-        bytes: Range<u64>,
-        cursor: &ErrSeqCursor,
-    ) -> Result<(), Errno> {
+    pub fn fsync_range(&self, bytes: Range<u64>, cursor: &ErrSeqCursor) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if self.bdi().is_memory() {
             return Ok(());
@@ -60,7 +56,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// As [`AddressSpace::fsync`].
-    pub fn sync(self: &Arc<Self>) -> Result<(), Errno> {
+    pub fn sync(&self) -> Result<(), Errno> {
         self.mm().check_fork()?;
         self.make_all_durable()
     }
@@ -70,7 +66,7 @@ impl AddressSpace {
     ///
     /// Blocks for I/O. Uses no memory of the bound. Does nothing after a fork.
     #[doc(alias = "filemap_fdatawrite")]
-    pub fn fdatawrite(self: &Arc<Self>) {
+    pub fn fdatawrite(&self) {
         if self.mm().check_fork().is_err() {
             return;
         }
@@ -100,7 +96,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// Those of the store: what was written is dirty again, and every handle is told. `ECHILD` after a fork.
-    pub fn flush_written(self: &Arc<Self>) -> Result<(), Errno> {
+    pub fn flush_written(&self) -> Result<(), Errno> {
         self.mm().check_fork()?;
         let ticket = self.wb_lock.lock().flushes.ticket();
         if self.counts.get(Count::Unstable) == 0 && !self.direct.is_pending() {
@@ -113,7 +109,7 @@ impl AddressSpace {
 
     /// As [`AddressSpace::make_durable`] for the whole file, together with others who want that. Where much is to be written a
     /// caller does not wait for a group: it writes beside the flush.
-    fn make_all_durable(self: &Arc<Self>) -> Result<(), Errno> {
+    fn make_all_durable(&self) -> Result<(), Errno> {
         let groups = self.groups.get_or_init(Groups::default);
         let work = || {
             // Relaxed: a statistic, which others may add to meanwhile.
@@ -131,7 +127,7 @@ impl AddressSpace {
     }
 
     /// Writes, flushes, and sees to the size if the writes did not bring it about.
-    fn make_durable(self: &Arc<Self>, bytes: &Range<u64>) -> Result<(), Errno> {
+    fn make_durable(&self, bytes: &Range<u64>) -> Result<(), Errno> {
         let end = self.size().min(bytes.end);
         self.dirty_unnoticed(&(PageIndex::of(bytes.start).0..pages_for(end)));
         self.write_and_flush(bytes)?;
@@ -175,7 +171,7 @@ impl AddressSpace {
     /// to be written. Returns their byte ranges.
     ///
     /// Blocks for writeback of the file that is under way.
-    pub fn discard_failed(self: &Arc<Self>) -> Vec<Range<u64>> {
+    pub fn discard_failed(&self) -> Vec<Range<u64>> {
         if self.mm().check_fork().is_err() {
             return Vec::new();
         }
@@ -213,7 +209,7 @@ impl AddressSpace {
 
     /// Gives up everything of the file that is not durable, also what a device writes to a folio before its pins for
     /// that end; returns the bytes.
-    pub fn discard_dirty(self: &Arc<Self>) -> u64 {
+    pub fn discard_dirty(&self) -> u64 {
         if self.mm().check_fork().is_err() {
             return 0;
         }
@@ -232,7 +228,7 @@ impl AddressSpace {
 
     /// As [`AddressSpace::discard_dirty`], of a file that nobody has or will have; whether nothing is left that is not durable.
     /// Does not wait: what is being written or read stays, and is written.
-    pub fn try_discard_dirty(self: &Arc<Self>) -> bool {
+    pub fn try_discard_dirty(&self) -> bool {
         if self.mm().check_fork().is_err() {
             return false;
         }
@@ -300,7 +296,7 @@ impl BackingDevInfo {
     ///
     /// Blocks for the I/O.
     #[doc(alias = "sync_filesystem")]
-    pub fn sync(&self) -> Vec<(Arc<AddressSpace>, Errno)> {
+    pub fn sync(&self) -> Vec<(SlabArc<AddressSpace>, Errno)> {
         // All writes first: then one flush does for many files. What fails here fails again, and is told, below.
         let files = self.dirty_files();
         files.iter().for_each(|file| file.fdatawrite());
@@ -325,7 +321,7 @@ impl BackingDevInfo {
 
 impl AddressSpace {
     /// The rest of the work once folios were removed whatever their state.
-    pub(crate) fn after_removal(self: &Arc<Self>, wb: &mut WritebackState) {
+    pub(crate) fn after_removal(&self, wb: &mut WritebackState) {
         if self.counts.get(Count::Failed) == 0 {
             // Dirty data need not wait for the retry of data that is gone.
             wb.note(Ok(()));

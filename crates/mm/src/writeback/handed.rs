@@ -13,13 +13,13 @@
 //!
 //! *Protects*: the ranges. *Order*: as the list of dirty files. *May block*: no.
 
-use foliocache_sync::Arc;
 use std::ops::Range;
 
 use super::Pass;
 use crate::counters::Count;
 use crate::dirty::HandedFile;
 use crate::records::{AddressSpace, BackingDevInfo};
+use crate::slab::SlabArc;
 use crate::types::PageIndex;
 
 /// Pages for which the flusher is woken.
@@ -27,11 +27,11 @@ const WORTH_A_ROUND: u64 = 256;
 
 impl BackingDevInfo {
     /// Hands pages of a file to the flusher.
-    pub(crate) fn hand_over(&self, file: &Arc<AddressSpace>, pages: Range<u64>) {
+    pub(crate) fn hand_over(&self, file: &AddressSpace, pages: Range<u64>) {
         let worth = WORTH_A_ROUND.min(self.dirty_limits().background / 4);
         let mut all = self.handed.lock();
         let handed = all.entry(file.id()).or_insert_with(|| HandedFile {
-            file: Arc::downgrade(file),
+            file: SlabArc::downgrade(&file.share()),
             pages: pages.clone(),
             nr_pages: 0,
         });
@@ -67,7 +67,7 @@ impl BackingDevInfo {
             }
             written.push(file);
             // A stream that is handed over without end is flushed now and then.
-            if self.counts.get(Count::Unstable) >= self.dirty_limits().background / 2 {
+            if self.counts.get(Count::Unstable) >= self.dirty_limits().flush_after() {
                 super::flusher::flush_all(&mut written);
             }
         }
@@ -82,11 +82,7 @@ impl AddressSpace {
     /// Writes what is dirty of `pages` and did not fail before, at most `budget` pages; returns where it stopped.
     ///
     /// Context: blocks for I/O and for `wb_lock`.
-    pub(super) fn write_range(
-        self: &Arc<Self>,
-        pages: Range<u64>,
-        budget: u64,
-    ) -> Option<PageIndex> {
+    pub(super) fn write_range(&self, pages: Range<u64>, budget: u64) -> Option<PageIndex> {
         if self.is_awaited() {
             // The caller that makes the file durable does all that this could do.
             return None;

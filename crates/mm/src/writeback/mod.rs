@@ -40,7 +40,6 @@ mod wait;
 pub(crate) use room::ReservedSpace;
 use run::Choice;
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::monotonic_ns;
 use foliocache_sys::Errno;
@@ -95,7 +94,7 @@ impl AddressSpace {
     /// The first error; what failed is dirty again. [`Pass::Sync`] goes on after an error: what can be
     /// written is.
     fn write_dirty(
-        self: &Arc<Self>,
+        &self,
         first: PageIndex,
         last: PageIndex,
         budget: u64,
@@ -107,7 +106,7 @@ impl AddressSpace {
 
     /// As [`AddressSpace::write_dirty`], what is chosen.
     fn write_chosen(
-        self: &Arc<Self>,
+        &self,
         first: PageIndex,
         last: PageIndex,
         budget: u64,
@@ -166,13 +165,7 @@ impl AddressSpace {
     /// run at first; one bad page among 1024 costs twenty.
     ///
     /// Context: as [`AddressSpace::write_dirty`].
-    fn write_halves(
-        self: &Arc<Self>,
-        first: PageIndex,
-        len: u64,
-        blind: u32,
-        wb: &mut WritebackState,
-    ) {
+    fn write_halves(&self, first: PageIndex, len: u64, blind: u32, wb: &mut WritebackState) {
         let is_one = |unit| unit == first && len <= u64::from(BLOCK_FRAMES);
         if len < 2 || self.huge_unit(first).is_some_and(is_one) {
             return;
@@ -200,7 +193,7 @@ impl AddressSpace {
     /// Writes everything that is dirty now in a range of bytes and makes it durable.
     ///
     /// Context: blocks for I/O, `flush_lock` and `wb_lock`.
-    fn write_and_flush(self: &Arc<Self>, bytes: &Range<u64>) -> Result<(), Errno> {
+    fn write_and_flush(&self, bytes: &Range<u64>) -> Result<(), Errno> {
         let size = self.size();
         let last = PageIndex(pages_for(size.min(bytes.end)).saturating_sub(1));
         let (written, ticket) = {
@@ -231,12 +224,7 @@ impl AddressSpace {
 
     /// Makes grains of a locked folio dirty, and it failed; whether it was not failed before
     /// (invariant 3).
-    fn mark_failed(
-        self: &Arc<Self>,
-        locked: &LockedFolio<'_>,
-        grains: u64,
-        written: Range<usize>,
-    ) -> bool {
+    fn mark_failed(&self, locked: &LockedFolio<'_>, grains: u64, written: Range<usize>) -> bool {
         self.mark_grains_dirty(locked, grains, written);
         let newly = !locked.state.set(flag::ERROR).has(flag::ERROR);
         if newly {
@@ -246,14 +234,14 @@ impl AddressSpace {
     }
 
     /// One turn of the flusher on this file: at most `budget` pages, `early` if nothing but room is wanted. Whether it wrote anything,
-    /// and without an error, and whether a flush has to follow: if `flush` says so.
+    /// and without an error, and whether a flush has to follow: if `flush` says so, which learns whether the pass came to its end.
     ///
     /// Context: blocks for I/O and for `wb_lock`.
     pub(crate) fn background_writeback(
-        self: &Arc<Self>,
+        &self,
         budget: u64,
         early: bool,
-        flush: impl FnOnce() -> bool,
+        flush: impl FnOnce(bool) -> bool,
     ) -> (bool, bool) {
         if self.is_awaited() {
             // The caller that makes the file durable does all that this could do.
@@ -314,7 +302,7 @@ impl AddressSpace {
             result = wrote;
         }
         let worked = written() != before;
-        let flush = !self.is_awaited() && flush() && unflushed();
+        let flush = !self.is_awaited() && flush(wb.next.0 == 0) && unflushed();
         // A flush that follows says itself how it went.
         if result.is_err() || (retry && !flush) {
             wb.note(result);

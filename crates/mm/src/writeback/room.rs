@@ -5,7 +5,6 @@
 //! `reserved` goes down with Release, after its bytes were counted as dirty, and up with Acquire, before the counts are
 //! read: bytes are seen in one of both.
 
-use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::time::{Duration, sleep};
 use foliocache_sys::Errno;
@@ -116,7 +115,7 @@ impl AddressSpace {
     /// # Errors
     /// `ENOSPC` and `EDQUOT`: there is none. Other errors of the store are told when the data is written.
     pub(crate) fn reserve_space(
-        self: &Arc<Self>,
+        &self,
         bytes: &Range<u64>,
     ) -> Result<Option<ReservedSpace<'_>>, Errno> {
         let bdi = self.bdi();

@@ -15,7 +15,6 @@
 //! 2. Who has folios under writeback that the store was not given waits for no folio's lock: its holder may wait for the end
 //!    of writeback.
 
-use foliocache_sync::Arc;
 use foliocache_sync::time::Instant;
 use foliocache_sys::Errno;
 use foliocache_xarray::Mark;
@@ -62,7 +61,7 @@ struct Run<'a> {
 /// Runs that the backing store has not answered for. A panic there leaves their folios failed and
 /// dirty: under writeback for ever, no fsync would know of them.
 struct Unfinished<'a> {
-    mapping: &'a Arc<AddressSpace>,
+    mapping: &'a AddressSpace,
     runs: Vec<Run<'a>>,
 }
 
@@ -352,7 +351,7 @@ impl AddressSpace {
     ///
     /// Context: `wb_lock` held, no folio lock. Blocks for I/O.
     pub(super) fn write_runs(
-        self: &Arc<Self>,
+        &self,
         runs: Runs<'_>,
         early: bool,
         wb: &mut WritebackState,
@@ -512,12 +511,7 @@ impl AddressSpace {
         Ok(written.min(filled))
     }
 
-    fn finish_written(
-        self: &Arc<Self>,
-        written: &[&RunFolio<'_>],
-        early: bool,
-        wb: &WritebackState,
-    ) {
+    fn finish_written(&self, written: &[&RunFolio<'_>], early: bool, wb: &WritebackState) {
         let (unstable, before) = wb.flushes.marks();
         let written_now = match early {
             true => flag::UNSTABLE | flag::EARLY,
@@ -559,7 +553,7 @@ impl AddressSpace {
         }
     }
 
-    fn finish_failed(self: &Arc<Self>, run: &Run<'_>, whole: usize, error: Errno) {
+    fn finish_failed(&self, run: &Run<'_>, whole: usize, error: Errno) {
         let mm: &Mm = self.mm();
         let mut newly_failed = 0;
         for taken in &run.folios[whole..] {

@@ -15,7 +15,6 @@
 //! `wb_lock`, under which no write of the file is in flight; for a size that no write brings about `i_rwsem` and
 //! `invalidate_lock` around it.
 
-use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 
 use crate::counters::Count;
@@ -53,7 +52,7 @@ impl AddressSpace {
     /// # Errors
     /// The first error of the store. What failed stays dirty and is retried, and every handle is told; `ECHILD` after a fork.
     #[doc(alias = "filemap_write_and_wait")]
-    pub fn write_and_wait(self: &Arc<Self>) -> Result<(), Errno> {
+    pub fn write_and_wait(&self) -> Result<(), Errno> {
         self.mm().check_fork()?;
         if self.bdi().is_memory() {
             return Ok(());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, ReadaheadState,
+    MmConfig, ReadaheadState, SlabArc,
 };
 use foliocache_sys::Errno;
 
@@ -109,7 +109,7 @@ pub(crate) fn storage(mib: u64) -> (Arc<Mm>, Arc<BackingDevInfo>) {
 }
 
 /// A file over `store`, as large as that is now.
-pub(crate) fn file(bdi: &Arc<BackingDevInfo>, store: &Arc<Store>) -> Arc<AddressSpace> {
+pub(crate) fn file(bdi: &Arc<BackingDevInfo>, store: &Arc<Store>) -> SlabArc<AddressSpace> {
     let size = store.bytes.lock().unwrap().len() as u64;
     AddressSpace::new(
         bdi,
@@ -119,7 +119,7 @@ pub(crate) fn file(bdi: &Arc<BackingDevInfo>, store: &Arc<Store>) -> Arc<Address
 }
 
 /// Reads `len` bytes at `pos`, as many as there are.
-pub(crate) fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+pub(crate) fn read(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     let n = file
         .read(
@@ -133,7 +133,7 @@ pub(crate) fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
 }
 
 /// Writes all of `bytes` at `pos`.
-pub(crate) fn write(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
+pub(crate) fn write(file: &SlabArc<AddressSpace>, pos: u64, bytes: &[u8]) {
     let n = file
         .write(&mut Iocb::at(pos), &mut IovIter::source(bytes))
         .unwrap();

@@ -6,7 +6,7 @@
 use crate::yielding_store::Store;
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Iocb, IovIter, Mm, MmConfig,
-    PAGE_SIZE, ReadaheadState, Step, Vma, VmaAccess, leave_out,
+    PAGE_SIZE, ReadaheadState, SlabArc, Step, Vma, VmaAccess, leave_out,
 };
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::model::sample;
@@ -27,7 +27,7 @@ struct Machine {
     mm: Arc<Mm>,
     bdi: Arc<BackingDevInfo>,
     store: Arc<Store>,
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
 }
 
 fn first_byte(page: u64) -> u8 {
@@ -109,7 +109,7 @@ impl Machine {
 struct Worker {
     mm: Arc<Mm>,
     store: Arc<Store>,
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
 }
 
 impl Worker {
@@ -212,7 +212,7 @@ impl Cut {
     }
 }
 
-fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+fn read(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     let mut iter = IovIter::destination(&mut bytes);
     let read = file.read(&ReadaheadState::new(), &mut Iocb::at(pos), &mut iter);
@@ -220,7 +220,7 @@ fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn write(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
+fn write(file: &SlabArc<AddressSpace>, pos: u64, bytes: &[u8]) {
     let written = file.write(&mut Iocb::at(pos), &mut IovIter::source(bytes));
     assert_eq!(written, Ok(bytes.len()));
 }

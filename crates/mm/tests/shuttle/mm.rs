@@ -6,7 +6,7 @@
 
 use crate::yielding_store::{Machine, Store, Volatile, join, read, spawn, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, Iocb, IovIter, PAGE_SIZE, ReadaheadState, View,
+    AddressSpace, AddressSpaceOperations, Iocb, IovIter, PAGE_SIZE, ReadaheadState, SlabArc, View,
 };
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Mutex, thread};
@@ -69,7 +69,7 @@ fn appends_do_not_overlap() {
         let store = Store::new(vec![b'a'; 100]);
         let file = machine.file(&store);
         let append = |byte: u8| {
-            move |file: &Arc<AddressSpace>| {
+            move |file: &SlabArc<AddressSpace>| {
                 for _ in 0..2 {
                     let record = vec![byte; 3000];
                     let mut iocb = Iocb {
@@ -175,7 +175,7 @@ fn fsyncs_beside_one_another_with_a_flush_that_fails() {
                 }
             })
         });
-        let cutter = |file: &Arc<AddressSpace>| file.truncate(3 * PAGE).unwrap();
+        let cutter = |file: &SlabArc<AddressSpace>| file.truncate(3 * PAGE).unwrap();
         join(writers.chain([spawn(&file, cutter)]).collect::<Vec<_>>());
         *store.fails_after.lock() = None;
         file.sync().unwrap();
@@ -296,7 +296,7 @@ fn random_operations_on_stripes() {
         let file = machine.file(&store);
         let away = machine.leave(9);
         let worker = |stripe: usize| {
-            move |file: &Arc<AddressSpace>| {
+            move |file: &SlabArc<AddressSpace>| {
                 let start = stripe * STRIPE;
                 let mut shadow = vec![0; STRIPE];
                 for round in 0..6 {
@@ -336,7 +336,7 @@ fn random_operations_on_stripes() {
 /// A view, and what it was when it was taken.
 type Taken = (View, Vec<u8>);
 
-fn view(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Taken {
+fn view(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> Taken {
     let handle = ReadaheadState::new();
     let view = file.view(&handle, &mut Iocb::at(pos), len).unwrap();
     let seen = view.to_vec();

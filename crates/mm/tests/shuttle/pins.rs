@@ -10,7 +10,9 @@
 #![allow(unsafe_code)]
 
 use crate::yielding_store::{Machine, Store, join, read, spawn, write};
-use foliocache_mm::{AddressSpace, FolioPin, PAGE_SIZE, PinError, PinMode, ReadaheadState};
+use foliocache_mm::{
+    AddressSpace, FolioPin, PAGE_SIZE, PinError, PinMode, ReadaheadState, SlabArc,
+};
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
@@ -20,7 +22,7 @@ use std::ops::Range;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A pin, tried for as long as somebody waits for those there are; `None` if the range is not in the file.
-fn pin(file: &Arc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> Option<FolioPin> {
+fn pin(file: &SlabArc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> Option<FolioPin> {
     loop {
         match file.pin(&ReadaheadState::new(), bytes.clone(), mode) {
             Ok(pin) => return Some(pin),

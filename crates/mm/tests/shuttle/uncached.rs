@@ -7,7 +7,7 @@
 use crate::yielding_store::Store;
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Iocb, IovIter, Mm, MmConfig,
-    PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
+    PAGE_SIZE, ReadaheadState, SlabArc, Vma, VmaAccess,
 };
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, thread};
@@ -28,7 +28,7 @@ const DIRECT: Iocb = {
     iocb
 };
 
-fn read_at(file: &Arc<AddressSpace>, how: Iocb, pos: u64, len: usize) -> Vec<u8> {
+fn read_at(file: &SlabArc<AddressSpace>, how: Iocb, pos: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     let mut iter = IovIter::destination(&mut bytes);
     let n = file.read(&ReadaheadState::new(), &mut Iocb { pos, ..how }, &mut iter);
@@ -36,7 +36,7 @@ fn read_at(file: &Arc<AddressSpace>, how: Iocb, pos: u64, len: usize) -> Vec<u8>
     bytes
 }
 
-fn write_at(file: &Arc<AddressSpace>, how: Iocb, bytes: Range<u64>, byte: u8) {
+fn write_at(file: &SlabArc<AddressSpace>, how: Iocb, bytes: Range<u64>, byte: u8) {
     let pos = bytes.start;
     let bytes = vec![byte; (bytes.end - pos) as usize];
     let n = file.write(&mut Iocb { pos, ..how }, &mut IovIter::source(&bytes));
@@ -55,15 +55,15 @@ fn pages(bytes: &[u8]) -> [u8; 2] {
     })
 }
 
-fn read(file: &Arc<AddressSpace>, how: Iocb) -> [u8; 2] {
+fn read(file: &SlabArc<AddressSpace>, how: Iocb) -> [u8; 2] {
     pages(&read_at(file, how, 0, 2 * PAGE_SIZE))
 }
 
-fn write(file: &Arc<AddressSpace>, how: Iocb, page: u64, byte: u8) {
+fn write(file: &SlabArc<AddressSpace>, how: Iocb, page: u64, byte: u8) {
     write_at(file, how, page * PAGE..(page + 1) * PAGE, byte);
 }
 
-fn map(file: &Arc<AddressSpace>) -> Vma {
+fn map(file: &SlabArc<AddressSpace>) -> Vma {
     file.map(0, 2 * PAGE_SIZE, VmaAccess::ReadWrite).unwrap()
 }
 
@@ -74,7 +74,7 @@ fn pause() {
     }
 }
 
-type Step = fn(&Arc<AddressSpace>);
+type Step = fn(&SlabArc<AddressSpace>);
 
 /// How a run ended.
 struct End {

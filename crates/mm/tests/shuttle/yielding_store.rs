@@ -3,7 +3,7 @@
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, ReadaheadState, Reservation,
+    MmConfig, ReadaheadState, Reservation, SlabArc,
 };
 use foliocache_sync::{Arc, Mutex, thread};
 use foliocache_sys::Errno;
@@ -173,14 +173,14 @@ impl Machine {
         self.mm.frames().try_reserve(away as u32).unwrap()
     }
 
-    pub(crate) fn file(&self, store: &Arc<Store>) -> Arc<AddressSpace> {
+    pub(crate) fn file(&self, store: &Arc<Store>) -> SlabArc<AddressSpace> {
         let size = store.content().len() as u64;
         let ops = Arc::clone(store) as Arc<dyn AddressSpaceOperations>;
         AddressSpace::new(&self.bdi, ops, size)
     }
 
     /// Makes the files durable, compares cache and store, and drops everything.
-    pub(crate) fn end(self, files: Vec<(Arc<AddressSpace>, Arc<Store>)>) {
+    pub(crate) fn end(self, files: Vec<(SlabArc<AddressSpace>, Arc<Store>)>) {
         for (file, store) in &files {
             file.sync().unwrap();
             let cached = read(file, 0, file.size() as usize + 10);
@@ -208,7 +208,7 @@ impl Machine {
     }
 }
 
-pub(crate) fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+pub(crate) fn read(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     let handle = ReadaheadState::new();
     let mut iter = IovIter::destination(&mut bytes);
@@ -217,7 +217,7 @@ pub(crate) fn read(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn write(file: &Arc<AddressSpace>, pos: u64, len: usize, byte: u8) {
+pub(crate) fn write(file: &SlabArc<AddressSpace>, pos: u64, len: usize, byte: u8) {
     let bytes = vec![byte; len];
     let n = file
         .write(&mut Iocb::at(pos), &mut IovIter::source(&bytes))
@@ -226,8 +226,8 @@ pub(crate) fn write(file: &Arc<AddressSpace>, pos: u64, len: usize, byte: u8) {
 }
 
 pub(crate) fn spawn(
-    file: &Arc<AddressSpace>,
-    run: impl FnOnce(&Arc<AddressSpace>) + Send + 'static,
+    file: &SlabArc<AddressSpace>,
+    run: impl FnOnce(&SlabArc<AddressSpace>) + Send + 'static,
 ) -> thread::JoinHandle<()> {
     let file = Arc::clone(file);
     thread::spawn(move || run(&file))

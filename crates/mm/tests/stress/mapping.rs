@@ -8,7 +8,7 @@ use crate::common::{Random, Store, assert_empty, pattern, stress_scale};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Extent, FaultMode, FolioPin,
     IoSegment, Iocb, IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode,
-    ReadaheadState, Request, View, Vma, VmaAccess, read_batch,
+    ReadaheadState, Request, SlabArc, View, Vma, VmaAccess, read_batch,
 };
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -142,7 +142,7 @@ impl AddressSpaceOperations for Faulty {
 
 /// A file, and what its bytes are.
 struct Checked {
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
     store: Arc<Faulty>,
     most: u64,
     /// All zero beyond the size.

@@ -4,7 +4,7 @@
 use crate::common::{Random, Store, assert_empty, file, pattern, storage, stress_scale};
 use foliocache_mm::{
     Access, AddressSpace, AddressSpaceOperations, IoSegment, Iocb, IovIter, PAGE_SIZE,
-    ReadaheadState,
+    ReadaheadState, SlabArc,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
@@ -13,7 +13,12 @@ use std::thread;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-fn read_at(file: &Arc<AddressSpace>, handle: &ReadaheadState, pos: u64, bytes: &mut [u8]) -> usize {
+fn read_at(
+    file: &SlabArc<AddressSpace>,
+    handle: &ReadaheadState,
+    pos: u64,
+    bytes: &mut [u8],
+) -> usize {
     file.read(handle, &mut Iocb::at(pos), &mut IovIter::destination(bytes))
         .unwrap()
 }
@@ -24,7 +29,7 @@ const THREADS: u64 = 8;
 
 /// What a thread knows of its stripe of one file.
 struct Shadow {
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
     handle: ReadaheadState,
     start: u64,
     bytes: Vec<u8>,
@@ -141,7 +146,7 @@ fn stripes(mib: u64, resize: bool, steps: u64, seed: u64) {
                     let mut shadows: Vec<Shadow> = (0u8..)
                         .zip(files)
                         .map(|(who, file)| Shadow {
-                            file: Arc::clone(file),
+                            file: file.share(),
                             handle: ReadaheadState::new(),
                             start,
                             bytes: pattern(who, start, STRIPE as usize),
@@ -314,7 +319,7 @@ impl AddressSpaceOperations for Endless {
     }
 }
 
-fn read_page(file: &Arc<AddressSpace>, handle: &ReadaheadState, page: u64) {
+fn read_page(file: &SlabArc<AddressSpace>, handle: &ReadaheadState, page: u64) {
     let mut bytes = [0; PAGE_SIZE];
     assert_eq!(read_at(file, handle, page * PAGE, &mut bytes), PAGE_SIZE);
     assert_eq!(bytes, [page as u8; PAGE_SIZE]);

@@ -6,14 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{Store, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, IoSegment, Iocb, IovIter, Mm, PAGE_SIZE,
-    ReadaheadState,
+    ReadaheadState, SlabArc,
 };
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-fn rig(pages: u64) -> (Arc<Mm>, Arc<BackingDevInfo>, Arc<Store>, Arc<AddressSpace>) {
+fn rig(
+    pages: u64,
+) -> (
+    Arc<Mm>,
+    Arc<BackingDevInfo>,
+    Arc<Store>,
+    SlabArc<AddressSpace>,
+) {
     let (mm, bdi) = storage(32);
     let store = Store::with(&pattern(0, 0, (pages * PAGE) as usize));
     let file = file(&bdi, &store);
@@ -27,20 +34,20 @@ fn direct(pos: u64) -> Iocb {
     }
 }
 
-fn read_into(file: &Arc<AddressSpace>, pos: u64, bytes: &mut [u8]) -> usize {
+fn read_into(file: &SlabArc<AddressSpace>, pos: u64, bytes: &mut [u8]) -> usize {
     let mut iter = IovIter::destination(bytes);
     let n = file.read(&ReadaheadState::new(), &mut direct(pos), &mut iter);
     n.unwrap()
 }
 
-fn read_direct(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
+fn read_direct(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     let n = read_into(file, pos, &mut bytes);
     bytes.truncate(n);
     bytes
 }
 
-fn write_direct(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
+fn write_direct(file: &SlabArc<AddressSpace>, pos: u64, bytes: &[u8]) {
     let n = file.write(&mut direct(pos), &mut IovIter::source(bytes));
     assert_eq!(n, Ok(bytes.len()));
 }

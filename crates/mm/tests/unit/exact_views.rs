@@ -4,8 +4,8 @@ use crate::common::{
     Random, Store, assert_empty, file, pattern, read, storage, stress_scale, write,
 };
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, Iocb, Mm, PAGE_SIZE, ReadaheadState, View, ViewRequest,
-    view_batch,
+    AddressSpace, BackingDevInfo, BdiKind, Iocb, Mm, PAGE_SIZE, ReadaheadState, SlabArc, View,
+    ViewRequest, view_batch,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 /// What a copy is charged besides its bytes.
 const OVERHEAD: u64 = 64;
 
-fn exact(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Result<Option<View>, Errno> {
+fn exact(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> Result<Option<View>, Errno> {
     let mut iocb = Iocb::at(pos);
     let view = file.view_exact(&ReadaheadState::new(), &mut iocb, len);
     let moved = if matches!(view, Ok(Some(_))) { len } else { 0 };
@@ -25,7 +25,7 @@ fn exact(file: &Arc<AddressSpace>, pos: u64, len: usize) -> Result<Option<View>,
     view
 }
 
-fn all(file: &Arc<AddressSpace>, pos: u64, len: usize) -> View {
+fn all(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> View {
     let view = exact(file, pos, len)
         .expect("a view")
         .expect("enough bytes");

@@ -1,7 +1,7 @@
 //! One file: read, write, truncate, punch, fsync, and what the cache holds meanwhile.
 
 use crate::common::{Store, file, pattern, read, storage, write};
-use foliocache_mm::{Iocb, IovIter, PAGE_SIZE, ReadaheadState};
+use foliocache_mm::{Iocb, IovIter, MappingCharge, PAGE_SIZE, ReadaheadState};
 use foliocache_sync::ShardedCounter;
 use foliocache_sys::Errno;
 use std::io::IoSlice;
@@ -350,4 +350,33 @@ fn what_is_left_to_do_falls_with_each_write_and_each_flush() {
     assert_eq!((bdi.steps_left(), bdi.nr_not_durable()), (10, 10));
     file.sync().expect("sync");
     assert_eq!(bdi.steps_left(), 0);
+}
+
+/// Freed memory of an address space stays charged as long as its page has others, and is the system's after the last.
+#[test]
+fn address_spaces_are_charged_by_the_page() {
+    let (mm, bdi) = storage(64);
+    let store = Store::with(&[]);
+    let charged = || mm.usage().metadata_bytes;
+    let make = |_| {
+        let charge = bdi.charge_mapping().unwrap();
+        let file = charge.make(store.clone(), 0);
+        (charge, file)
+    };
+    let (files, page) = (2_000, PAGE_SIZE as u64);
+    let before = charged();
+    let mut made: Vec<_> = (0..files).map(make).collect();
+    let full = charged() - before;
+    assert!(full >= files * MappingCharge::memory_bytes() as u64);
+    assert_eq!(mm.mappings().len() as u64, files);
+    // Few of each page stay: what the heap had goes, and no page does.
+    let mut at = 0;
+    made.retain(|_| {
+        at += 1;
+        at % 3 == 0
+    });
+    assert!(charged() - before > full / 2, "{} of {full}", charged() - before);
+    drop(made);
+    assert!(charged() - before <= 20 * page, "{} bytes", charged() - before);
+    assert_eq!(bdi.mapping_bytes(), 0);
 }

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{Store, pattern, storage, write};
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, BackingDevInfo, IoSegment, PAGE_SIZE};
+use foliocache_mm::{
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, IoSegment, PAGE_SIZE, SlabArc,
+};
 use foliocache_sys::Errno;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -34,7 +36,7 @@ impl GatedStore {
         (Arc::new(store), end)
     }
 
-    fn file(self: &Arc<Self>, bdi: &Arc<BackingDevInfo>) -> Arc<AddressSpace> {
+    fn file(self: &Arc<Self>, bdi: &Arc<BackingDevInfo>) -> SlabArc<AddressSpace> {
         let size = self.live.content().len() as u64;
         AddressSpace::new(bdi, Arc::clone(self) as Arc<_>, size)
     }
@@ -94,15 +96,15 @@ fn wait_until(what: &str, is: impl Fn() -> bool) {
 
 type Fsync = std::thread::JoinHandle<Result<(), foliocache_sys::Errno>>;
 
-fn fsync_in_a_thread(file: &Arc<AddressSpace>) -> Fsync {
-    let file = Arc::clone(file);
+fn fsync_in_a_thread(file: &SlabArc<AddressSpace>) -> Fsync {
+    let file = file.share();
     let cursor = file.sample_wb_err();
     std::thread::spawn(move || file.fsync(&cursor))
 }
 
 /// As [`fsync_in_a_thread`] for a caller that does not leave the write to a group.
-fn write_and_fsync_in_a_thread(file: &Arc<AddressSpace>) -> Fsync {
-    let file = Arc::clone(file);
+fn write_and_fsync_in_a_thread(file: &SlabArc<AddressSpace>) -> Fsync {
+    let file = file.share();
     let cursor = file.sample_wb_err();
     std::thread::spawn(move || {
         file.fdatawrite();
@@ -114,7 +116,7 @@ fn write_and_fsync_in_a_thread(file: &Arc<AddressSpace>) -> Fsync {
 /// syncs that. Both wait for the flush when this returns.
 fn fsyncs_beside_a_flush(
     store: &GatedStore,
-    file: &Arc<AddressSpace>,
+    file: &SlabArc<AddressSpace>,
     pos: u64,
     bytes: &[Vec<u8>; 2],
 ) -> [Fsync; 2] {

@@ -5,7 +5,7 @@
 
 use crate::common::{Store, assert_empty, file, pattern, storage, write};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, Fetch, Iocb, IovIter, PAGE_SIZE, ReadaheadState,
+    AddressSpace, BackingDevInfo, BdiKind, Fetch, Iocb, IovIter, PAGE_SIZE, ReadaheadState, SlabArc,
 };
 use foliocache_sys::{Errno, usercopy};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const BAD: usize = 5;
 
 /// A file of `PAGES` pages, cached.
 struct Cached {
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
     store: Arc<Store>,
     content: Vec<u8>,
     /// Where the page `BAD` was when it was spoilt.

@@ -9,8 +9,8 @@ use crate::common::huge::HugePool;
 use crate::common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
     AddressSpace, BLOCK_SIZE, BackingDevInfo, BdiKind, FaultMode, HugeFrames, Iocb, IovIter,
-    LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode, ReadaheadState, Vma,
-    VmaAccess,
+    LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode, ReadaheadState, SlabArc,
+    Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use foliocache_sys::memory::{ReservedRange, SharedMemory, free_huge_pages};
@@ -33,7 +33,7 @@ fn storage(mib: u64, mode: FaultMode) -> (Arc<Mm>, Arc<BackingDevInfo>) {
     (mm, bdi)
 }
 
-fn map(file: &Arc<AddressSpace>, access: VmaAccess) -> Vma {
+fn map(file: &SlabArc<AddressSpace>, access: VmaAccess) -> Vma {
     let len = file.size() as usize;
     file.map(0, len, access).expect("a mapping")
 }
@@ -71,7 +71,7 @@ fn bytes(vma: &Vma) -> &[u8] {
     unsafe { std::slice::from_raw_parts(vma.address(), vma.len()) }
 }
 
-fn sync(file: &Arc<AddressSpace>) {
+fn sync(file: &SlabArc<AddressSpace>) {
     file.fsync(&file.sample_wb_err()).expect("sync");
 }
 
@@ -369,7 +369,7 @@ fn huge_pages_left_by_uncached_reads_are_reclaimed_beside_write_pinned_ones() {
         assert_eq!((read, byte[0]), (Ok(1), content[(unit * UNIT) as usize]));
     }
     let (done, is_done) = std::sync::mpsc::channel();
-    let reader = Arc::clone(&used);
+    let reader = used.share();
     std::thread::spawn(move || done.send(read(&reader, 0, 3 * BLOCK_SIZE)));
     let read = is_done.recv_timeout(Duration::from_secs(10));
     assert!(read == Ok(content), "{:?}", mm.stats());

@@ -1,7 +1,7 @@
 //! Large folios: how they come about, what they save, and how they come apart.
 
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
-use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE};
+use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, PAGE_SIZE, SlabArc};
 use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmConfig};
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ impl AddressSpaceOperations for Spots {
     }
 }
 
-fn spots(bdi: &Arc<BackingDevInfo>) -> (Arc<Spots>, Arc<AddressSpace>) {
+fn spots(bdi: &Arc<BackingDevInfo>) -> (Arc<Spots>, SlabArc<AddressSpace>) {
     let store = Arc::new(Spots::default());
     let file = AddressSpace::new(bdi, Arc::clone(&store) as _, 0);
     (store, file)
@@ -146,7 +146,7 @@ fn a_write_within_one_folio_waits_for_nobody_who_changes_the_size() {
     write(&file, 0, &expected);
     assert_eq!(pages_and_folios(&file), (16, 1));
     let grower = {
-        let file = Arc::clone(&file);
+        let file = file.share();
         std::thread::spawn(move || file.truncate(1 << 20).unwrap())
     };
     while gate.inside.load(Ordering::SeqCst) == 0 {

@@ -3,7 +3,8 @@
 use crate::common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, IoSegment, Iocb,
-    IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, Vma, VmaAccess,
+    IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, SlabArc, Vma,
+    VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ fn storage(mib: u64, mode: FaultMode) -> (Arc<Mm>, Arc<BackingDevInfo>) {
     (mm, bdi)
 }
 
-fn map(file: &Arc<AddressSpace>, access: VmaAccess) -> Vma {
+fn map(file: &SlabArc<AddressSpace>, access: VmaAccess) -> Vma {
     file.map(0, file.size() as usize, access)
         .expect("a mapping")
 }
@@ -520,7 +521,7 @@ fn more_than_may_be_dirty_can_be_locked_for_io_and_stays_dirty() {
     let file = file(&bdi, &backing);
     let (done, locked) = std::sync::mpsc::channel();
     let holder = std::thread::spawn({
-        let file = Arc::clone(&file);
+        let file = file.share();
         move || {
             let vma = map(&file, VmaAccess::ReadWrite);
             // They stay dirty for as long as they are locked: to wait for that to end would be for ever.

@@ -3,7 +3,7 @@
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, LockedAccess,
-    MmError, PAGE_SIZE, Vma, VmaAccess,
+    MmError, PAGE_SIZE, SlabArc, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ fn store(vma: &Vma, at: u64, byte: u8) {
     unsafe { vma.address().wrapping_add(at as usize).write_volatile(byte) }
 }
 
-fn read_all(file: &Arc<AddressSpace>) {
+fn read_all(file: &SlabArc<AddressSpace>) {
     for pos in (0..file.size()).step_by(MIB as usize) {
         read(file, pos, MIB as usize);
     }

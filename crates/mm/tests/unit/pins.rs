@@ -4,7 +4,7 @@ use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FolioPin, IoSegment,
     LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, PinError, PinMode, PinnedPart, ReadaheadState,
-    VmaAccess,
+    SlabArc, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::collections::HashSet;
@@ -18,14 +18,14 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const MIB: u64 = 1 << 20;
 
 fn try_pin(
-    file: &Arc<AddressSpace>,
+    file: &SlabArc<AddressSpace>,
     bytes: Range<u64>,
     mode: PinMode,
 ) -> Result<FolioPin, PinError> {
     file.pin(&ReadaheadState::new(), bytes, mode)
 }
 
-fn pin(file: &Arc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> FolioPin {
+fn pin(file: &SlabArc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> FolioPin {
     try_pin(file, bytes, mode).expect("a pin")
 }
 
@@ -375,7 +375,7 @@ impl AddressSpaceOperations for ReadsTwice {
 fn read_twice(
     bdi: &Arc<BackingDevInfo>,
     between: impl Fn() + Send + 'static,
-) -> (Arc<AddressSpace>, Arc<ReadsTwice>) {
+) -> (SlabArc<AddressSpace>, Arc<ReadsTwice>) {
     let store = Arc::new(ReadsTwice::default());
     *store.between.lock().unwrap() = Some(Box::new(between));
     let ops = Arc::clone(&store) as Arc<dyn AddressSpaceOperations>;

@@ -8,8 +8,8 @@ use std::thread;
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, Batch, BdiKind, FaultMode, IoSegment,
-    Iocb, Mm, MmConfig, PAGE_SIZE, ReadDone, ReadMode, ReadaheadState, Request, ViewRequest,
-    VmaAccess, read_batch, view_batch,
+    Iocb, Mm, MmConfig, PAGE_SIZE, ReadDone, ReadMode, ReadaheadState, Request, SlabArc,
+    ViewRequest, VmaAccess, read_batch, view_batch,
 };
 use foliocache_sys::Errno;
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ impl Background {
         })
     }
 
-    fn file(self: &Arc<Self>, bdi: &Arc<BackingDevInfo>) -> Arc<AddressSpace> {
+    fn file(self: &Arc<Self>, bdi: &Arc<BackingDevInfo>) -> SlabArc<AddressSpace> {
         let size = self.store.content().len() as u64;
         AddressSpace::new(bdi, Arc::clone(self) as _, size)
     }
@@ -140,7 +140,7 @@ type Place = (usize, u64, usize);
 
 /// Reads all places in one batch; what each returned.
 fn batch(
-    files: &[Arc<AddressSpace>],
+    files: &[SlabArc<AddressSpace>],
     handle: &ReadaheadState,
     places: &[Place],
 ) -> Vec<Result<Vec<u8>, Errno>> {
@@ -170,7 +170,7 @@ fn expected(content: &[u8], pos: u64, len: usize) -> Vec<u8> {
     content[start..content.len().min(start.saturating_add(len))].to_vec()
 }
 
-fn check(files: &[Arc<AddressSpace>], contents: &[Vec<u8>], places: &[Place]) {
+fn check(files: &[SlabArc<AddressSpace>], contents: &[Vec<u8>], places: &[Place]) {
     let read = batch(files, &ReadaheadState::new(), places);
     for (&(which, pos, len), read) in places.iter().zip(read) {
         let expected = expected(&contents[which], pos, len);

@@ -2,7 +2,6 @@
 
 use crate::common::{Store, file, pattern, read, storage, write};
 use foliocache_mm::{Iocb, PAGE_SIZE, ReadaheadState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -81,7 +80,7 @@ fn pages_read_in_place_are_not_evicted() {
     let other = file(&bdi, &Store::with(&pattern(5, 0, 24 << 20)));
     read(&source, 0, PAGE_SIZE);
     let seen = source.read_in_place(&ReadaheadState::new(), &Iocb::at(0), PAGE_SIZE, |seen| {
-        let other = Arc::clone(&other);
+        let other = other.share();
         let evictor = thread::spawn(move || {
             for pos in (0..24 << 20).step_by(1 << 20) {
                 read(&other, pos, 1 << 20);

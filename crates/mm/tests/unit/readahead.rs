@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use crate::common::{pattern, storage};
 use foliocache_mm::{
     Access, AddressSpace, AddressSpaceOperations, FileStats, IoSegment, Iocb, IovIter, Mm,
-    PAGE_SIZE, ReadDone, ReadMode, ReadaheadState,
+    PAGE_SIZE, ReadDone, ReadMode, ReadaheadState, SlabArc,
 };
 use foliocache_sys::Errno;
 
@@ -119,7 +119,7 @@ impl AddressSpaceOperations for Tape {
 struct Rig {
     mm: Arc<Mm>,
     tape: Arc<Tape>,
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
 }
 
 impl Rig {

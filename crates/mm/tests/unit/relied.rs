@@ -1,11 +1,12 @@
 //! Pages that handles rely on: they stay until what is not cached can be read, and never at the cost of the bound.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex};
 
 use crate::common::{Store, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Mm, PAGE_SIZE,
+    SlabArc, SlabWeak,
 };
 use foliocache_sys::Errno;
 
@@ -27,7 +28,7 @@ struct Replaced {
     answer: Mutex<Answer>,
     changed: Condvar,
     asked: AtomicU64,
-    file: Mutex<Weak<AddressSpace>>,
+    file: Mutex<Option<SlabWeak<AddressSpace>>>,
 }
 
 impl Replaced {
@@ -64,7 +65,12 @@ impl AddressSpaceOperations for Replaced {
         let hangs = |answer: &mut Answer| *answer == Answer::Hangs;
         let answer = self.answer.lock().unwrap();
         let answer = *self.changed.wait_while(answer, hangs).unwrap();
-        let file = self.file.lock().unwrap().upgrade();
+        let file = self
+            .file
+            .lock()
+            .unwrap()
+            .as_ref()
+            .and_then(SlabWeak::upgrade);
         match (answer, file) {
             (Answer::Busy, _) => return false,
             (Answer::Descriptor, Some(file)) => file.end_reliance(),
@@ -83,7 +89,7 @@ fn relied(
     bdi: &Arc<BackingDevInfo>,
     pages: u64,
     answer: Answer,
-) -> (Arc<AddressSpace>, Arc<Replaced>) {
+) -> (SlabArc<AddressSpace>, Arc<Replaced>) {
     let (file, replaced) = cached(bdi, pages, answer);
     assert!(file.rely_on_pages());
     (file, replaced)
@@ -94,7 +100,7 @@ fn cached(
     bdi: &Arc<BackingDevInfo>,
     pages: u64,
     answer: Answer,
-) -> (Arc<AddressSpace>, Arc<Replaced>) {
+) -> (SlabArc<AddressSpace>, Arc<Replaced>) {
     let bytes = pattern(2, 0, (pages * PAGE) as usize);
     let replaced = Arc::new(Replaced {
         store: Store::with(&bytes),
@@ -105,7 +111,7 @@ fn cached(
     });
     let ops = Arc::clone(&replaced) as Arc<dyn AddressSpaceOperations>;
     let file = AddressSpace::new(bdi, ops, bytes.len() as u64);
-    *replaced.file.lock().unwrap() = Arc::downgrade(&file);
+    *replaced.file.lock().unwrap() = Some(SlabArc::downgrade(&file));
     assert!(read(&file, 0, bytes.len()) == bytes);
     (file, replaced)
 }

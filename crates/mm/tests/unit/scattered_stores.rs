@@ -3,7 +3,7 @@
 use crate::common::{Random, Store, assert_empty, pattern, read, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Extent, IoSegment, Mm, MmConfig,
-    PAGE_SIZE, PinMode, ReadaheadState,
+    PAGE_SIZE, PinMode, ReadaheadState, SlabArc,
 };
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -69,7 +69,7 @@ struct Case {
     mm: Arc<Mm>,
     _bdi: Arc<BackingDevInfo>,
     store: Arc<Counting>,
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
 }
 
 impl Case {
@@ -180,7 +180,7 @@ fn a_store_to_a_large_folio_that_is_being_written_is_written_again() {
     let case = Case::of(1);
     write(&case.file, 0, &pattern(2, 0, 1 << 20));
     let mut expected = pattern(2, 0, 1 << 20);
-    let file = Arc::downgrade(&case.file);
+    let file = SlabArc::downgrade(&case.file);
     *case.store.before.lock().unwrap() = Some(Box::new(move || {
         let file = file.upgrade().expect("it is being written");
         write(&file, 100 * PAGE, &[b'n'; 100]);

@@ -8,7 +8,7 @@ use std::{fmt, thread};
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, PAGE_SIZE, PinMode, ReadaheadState,
+    MmConfig, PAGE_SIZE, PinMode, ReadaheadState, SlabArc,
 };
 use foliocache_sys::Errno;
 
@@ -155,7 +155,7 @@ impl Bed {
         })
     }
 
-    fn file(&self) -> Arc<AddressSpace> {
+    fn file(&self) -> SlabArc<AddressSpace> {
         self.file_of(0, |_| ())
     }
 
@@ -163,7 +163,7 @@ impl Bed {
         &self,
         size: u64,
         meanwhile: impl FnOnce(&Disk) + Send + 'static,
-    ) -> Arc<AddressSpace> {
+    ) -> SlabArc<AddressSpace> {
         let store = Store {
             disk: Arc::clone(&self.disk),
             placed: Mutex::default(),
@@ -173,18 +173,18 @@ impl Bed {
     }
 
     /// All that was accepted gets its place, and is given up for good only then.
-    fn end(self, files: &[Arc<AddressSpace>]) {
+    fn end(self, files: &[SlabArc<AddressSpace>]) {
         assert!(self.bdi.sync().is_empty());
         assert!(files.iter().all(|file| !file.is_dirty()));
     }
 }
 
-fn write(file: &Arc<AddressSpace>, pos: u64, len: u64) -> Result<usize, Errno> {
+fn write(file: &SlabArc<AddressSpace>, pos: u64, len: u64) -> Result<usize, Errno> {
     let bytes = vec![7; len as usize];
     file.write(&mut Iocb::at(pos), &mut IovIter::source(&bytes))
 }
 
-fn fill(file: &Arc<AddressSpace>, chunk: u64) -> (u64, Errno) {
+fn fill(file: &SlabArc<AddressSpace>, chunk: u64) -> (u64, Errno) {
     let mut at = 0;
     loop {
         match write(file, at, chunk) {

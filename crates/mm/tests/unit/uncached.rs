@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::common::{Store, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    PAGE_SIZE, PinMode, ReadaheadState, UncachedStats,
+    PAGE_SIZE, PinMode, ReadaheadState, SlabArc, UncachedStats,
 };
 use foliocache_sys::Errno;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A cache of `mib` MiB, and a file of `pages` pages in it.
-fn rig(mib: u64, pages: u64) -> (Arc<Mm>, Arc<Store>, Arc<AddressSpace>) {
+fn rig(mib: u64, pages: u64) -> (Arc<Mm>, Arc<Store>, SlabArc<AddressSpace>) {
     let (mm, bdi) = storage(mib);
     let store = Store::with(&pattern(0, 0, (pages * PAGE) as usize));
     let file = file(&bdi, &store);
@@ -23,7 +23,7 @@ fn rig(mib: u64, pages: u64) -> (Arc<Mm>, Arc<Store>, Arc<AddressSpace>) {
 }
 
 /// Reads `len` bytes at `pos` uncached and checks them.
-fn read_uncached(file: &Arc<AddressSpace>, handle: &ReadaheadState, pos: u64, len: usize) {
+fn read_uncached(file: &SlabArc<AddressSpace>, handle: &ReadaheadState, pos: u64, len: usize) {
     let mut bytes = vec![0xee; len];
     let mut iocb = Iocb {
         uncached: true,
@@ -119,7 +119,7 @@ fn uncached_reads_keep_pages_cached_before() {
 }
 
 /// Has `act` use page 8, which was read ahead of an uncached reader, and the reader go on; the pages that stay.
-fn kept_by(act: impl Fn(&Arc<AddressSpace>)) -> u64 {
+fn kept_by(act: impl Fn(&SlabArc<AddressSpace>)) -> u64 {
     let (_mm, _store, file) = rig(16, 1024);
     let handle = ReadaheadState::new();
     read_uncached(&file, &handle, 0, 8 * PAGE_SIZE);
@@ -151,12 +151,12 @@ fn first_ordinary_use_keeps_the_folio() {
     assert_eq!(kept_by(|file| drop(read(file, 8 * PAGE, 10))), 16);
     assert_eq!(kept_by(|file| write(file, 8 * PAGE, b"new")), 16);
     assert_eq!(kept_by(|file| file.populate(8 * PAGE, PAGE).unwrap()), 16);
-    let in_place = |file: &Arc<AddressSpace>| {
+    let in_place = |file: &SlabArc<AddressSpace>| {
         let read = file.read_in_place(&ReadaheadState::new(), &Iocb::at(8 * PAGE), 10, <[u8]>::len);
         assert_eq!(read, Some(10));
     };
     assert_eq!(kept_by(in_place), 16);
-    let pin = |file: &Arc<AddressSpace>| {
+    let pin = |file: &SlabArc<AddressSpace>| {
         let pinned = file.pin(&ReadaheadState::new(), 8 * PAGE..9 * PAGE, PinMode::READ);
         drop(pinned.expect("a pin"));
     };
@@ -179,7 +179,7 @@ fn closed_handle_drops_what_it_read_ahead() {
 }
 
 /// Uncached streams through 51,000 pages, each ended soon after it began.
-fn begin_streams(file: &Arc<AddressSpace>) {
+fn begin_streams(file: &SlabArc<AddressSpace>) {
     for turn in 1..200_u64 {
         let handle = ReadaheadState::new();
         for block in 0..4 {
@@ -342,7 +342,7 @@ impl AddressSpaceOperations for Slow {
 }
 
 /// A cache of `mib` MiB and an empty file over a slow store.
-fn slow_rig(mib: u64) -> (Arc<Mm>, Arc<Slow>, Arc<AddressSpace>) {
+fn slow_rig(mib: u64) -> (Arc<Mm>, Arc<Slow>, SlabArc<AddressSpace>) {
     let (mm, bdi) = storage(mib);
     let slow = Arc::new(Slow::default());
     let ops = Arc::clone(&slow) as Arc<dyn AddressSpaceOperations>;
@@ -350,7 +350,7 @@ fn slow_rig(mib: u64) -> (Arc<Mm>, Arc<Slow>, Arc<AddressSpace>) {
     (mm, slow, file)
 }
 
-fn write_uncached(file: &Arc<AddressSpace>, pos: u64, bytes: &[u8]) {
+fn write_uncached(file: &SlabArc<AddressSpace>, pos: u64, bytes: &[u8]) {
     let mut iocb = Iocb {
         uncached: true,
         ..Iocb::at(pos)
@@ -477,7 +477,7 @@ fn page_dirtied_again_beside_its_write_is_dropped_after_the_next() {
 }
 
 /// Reads two pages uncached.
-fn read_back(file: &Arc<AddressSpace>) -> Vec<u8> {
+fn read_back(file: &SlabArc<AddressSpace>) -> Vec<u8> {
     let mut bytes = vec![0; 2 * PAGE_SIZE];
     let mut iocb = Iocb {
         uncached: true,

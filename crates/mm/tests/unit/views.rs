@@ -3,7 +3,7 @@
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, Mm, MmConfig,
-    PAGE_SIZE, PinMode, ReadaheadState, View, VmaAccess,
+    PAGE_SIZE, PinMode, ReadaheadState, SlabArc, View, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PAGE: u64 = PAGE_SIZE as u64;
 const MIB: usize = 1 << 20;
 
-fn view(file: &Arc<AddressSpace>, pos: u64, len: usize) -> View {
+fn view(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> View {
     let mut iocb = Iocb::at(pos);
     let view = file
         .view(&ReadaheadState::new(), &mut iocb, len)
@@ -24,7 +24,7 @@ fn view(file: &Arc<AddressSpace>, pos: u64, len: usize) -> View {
 }
 
 /// A view of all that is asked for, without a copy.
-fn frozen(file: &Arc<AddressSpace>, pos: u64, len: usize) -> View {
+fn frozen(file: &SlabArc<AddressSpace>, pos: u64, len: usize) -> View {
     let view = view(file, pos, len);
     assert!(view.len() == len && !view.is_copy(), "{view:?}");
     view

@@ -2,7 +2,6 @@
 
 use crate::common::{Store, file, pattern, storage, write};
 use foliocache_sys::Errno;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ fn what_is_being_written_is_waited_for() {
     assert!(file.has_unwritten());
     thread::scope(|threads| {
         let stopped = store.bytes.lock().unwrap();
-        let writing = Arc::clone(&file);
+        let writing = file.share();
         threads.spawn(move || writing.fdatawrite());
         let begun = Instant::now();
         while file.stats().writeback_pages < 3 {

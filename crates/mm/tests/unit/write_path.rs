@@ -10,6 +10,7 @@ use crate::bad_memory::{Memory, PAGE, Watch};
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, IoSegment, Iocb, IovIter, ReadaheadState,
+    SlabArc,
 };
 use foliocache_sys::{Errno, usercopy};
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use std::time::Instant;
 
 /// Writes from memory that may be bad.
 fn write_from(
-    file: &Arc<AddressSpace>,
+    file: &SlabArc<AddressSpace>,
     pos: u64,
     memory: &Memory,
     from: usize,
@@ -30,7 +31,7 @@ fn write_from(
 
 /// Reads into memory that may be bad.
 fn read_into(
-    file: &Arc<AddressSpace>,
+    file: &SlabArc<AddressSpace>,
     pos: u64,
     memory: &Memory,
     from: usize,
@@ -42,7 +43,7 @@ fn read_into(
 }
 
 /// A file of 20,000 bytes of pattern 1: its cache, and what it holds.
-fn old_file(bdi: &Arc<BackingDevInfo>, cached: bool) -> (Arc<AddressSpace>, Vec<u8>) {
+fn old_file(bdi: &Arc<BackingDevInfo>, cached: bool) -> (SlabArc<AddressSpace>, Vec<u8>) {
     let content = pattern(1, 0, 20_000);
     let file = file(bdi, &Store::with(&content));
     if cached {

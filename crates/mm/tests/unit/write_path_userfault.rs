@@ -8,14 +8,13 @@
 #![allow(unsafe_code, reason = "memory whose pages are missing")]
 
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
-use foliocache_mm::{AddressSpace, Iocb, IovIter, ReadaheadState};
+use foliocache_mm::{AddressSpace, Iocb, IovIter, ReadaheadState, SlabArc};
 use foliocache_sys::memory::{
     PAGE_SIZE as PAGE, ReservedRange, SharedMemory, WindowAccess, WindowArea,
 };
 use foliocache_sys::usercopy;
 use foliocache_sys::userfaultfd::{Access, Handler, OpenError, Userfaultfd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 /// A window whose pages are missing.
 struct Memory {
@@ -137,7 +136,7 @@ fn with_missing_pages<R: Send>(
     })
 }
 
-fn write_from(file: &Arc<AddressSpace>, pos: u64, memory: &Memory) -> usize {
+fn write_from(file: &SlabArc<AddressSpace>, pos: u64, memory: &Memory) -> usize {
     // SAFETY: the handlers are installed.
     let mut iter = unsafe { IovIter::raw_source(memory.at(0), memory.len()) };
     file.write(&mut Iocb::at(pos), &mut iter).unwrap()

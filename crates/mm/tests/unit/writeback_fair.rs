@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig,
+    MmConfig, SlabArc,
 };
 use foliocache_sys::Errno;
 
@@ -84,7 +84,7 @@ fn storage(mm: &Arc<Mm>, name: &str) -> Arc<BackingDevInfo> {
     BackingDevInfo::new(mm, name, BdiKind::Storage).unwrap()
 }
 
-fn file(bdi: &Arc<BackingDevInfo>, device: &Arc<Device>) -> Arc<AddressSpace> {
+fn file(bdi: &Arc<BackingDevInfo>, device: &Arc<Device>) -> SlabArc<AddressSpace> {
     AddressSpace::new(bdi, Arc::new(Store(Arc::clone(device))), FILE)
 }
 
@@ -103,7 +103,7 @@ struct Done {
 fn write_until(
     stop: &AtomicBool,
     count: &AtomicBool,
-    file: &Arc<AddressSpace>,
+    file: &SlabArc<AddressSpace>,
     chunk: usize,
     rest: Duration,
 ) -> Done {
@@ -133,7 +133,10 @@ fn write_until(
 
 /// Lets writers of `(file, chunk, rest)` run side by side; what they did in `time`, after as much
 /// again to settle.
-fn side_by_side(time: Duration, writers: &[(&Arc<AddressSpace>, usize, Duration)]) -> Vec<Done> {
+fn side_by_side(
+    time: Duration,
+    writers: &[(&SlabArc<AddressSpace>, usize, Duration)],
+) -> Vec<Done> {
     let (stop, count) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let (stop, count) = (&stop, &count);

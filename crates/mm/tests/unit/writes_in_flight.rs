@@ -2,7 +2,7 @@
 
 use crate::common::{Store, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, Extent, IoSegment, Mm, PAGE_SIZE,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, Extent, IoSegment, Mm, PAGE_SIZE, SlabArc,
 };
 use foliocache_sys::Errno;
 use std::collections::HashSet;
@@ -94,7 +94,7 @@ struct Case {
     _mm: Arc<Mm>,
     _bdi: Arc<BackingDevInfo>,
     store: Arc<Together>,
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
 }
 
 /// A file of `pages` zeros.
@@ -186,7 +186,7 @@ fn what_a_short_count_leaves_out_is_written_again() {
 fn a_page_that_is_stored_to_while_it_is_written_is_written_again() {
     let case = case(200);
     dirty_every_second(&case, 200);
-    let file = Arc::downgrade(&case.file);
+    let file = SlabArc::downgrade(&case.file);
     let first = content(0);
     *case.store.middle.lock().unwrap() = Some(Box::new(move || {
         let file = file.upgrade().expect("it is being written");

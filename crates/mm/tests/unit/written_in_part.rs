@@ -1,14 +1,14 @@
 //! What others change in a store of a page that was written to in part stays theirs.
 
 use crate::common::{Store, file, read, storage, write};
-use foliocache_mm::{AddressSpace, Iocb, PAGE_SIZE, ReadaheadState, Vma, VmaAccess};
+use foliocache_mm::{AddressSpace, Iocb, PAGE_SIZE, ReadaheadState, SlabArc, Vma, VmaAccess};
 use proptest::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A file of `size` zeros that is cached, or not.
-fn shared(mib: u64, size: usize, cached: bool) -> (Arc<Store>, Arc<AddressSpace>) {
+fn shared(mib: u64, size: usize, cached: bool) -> (Arc<Store>, SlabArc<AddressSpace>) {
     let (_mm, bdi) = storage(mib);
     let store = Store::with(&vec![0; size]);
     store.written_by_others.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ fn step(size: usize) -> impl Strategy<Value = Step> {
 /// A file, and what is to be in it.
 struct World {
     backing: Arc<Store>,
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
     /// What each of the two wrote last, or found.
     ours: Vec<u8>,
     theirs: Vec<u8>,

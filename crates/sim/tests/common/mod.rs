@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, ErrSeqCursor, Iocb, IovIter, Mm,
-    MmConfig, ReadaheadState, Request, read_batch,
+    MmConfig, ReadaheadState, Request, SlabArc, read_batch,
 };
 use foliocache_sim::{Answer, Faults, Operation};
 use foliocache_sync::Arc;
@@ -53,7 +53,7 @@ pub fn storage(mm: &Arc<Mm>, name: &str) -> Arc<BackingDevInfo> {
 
 /// An open handle of a file.
 pub struct Handle {
-    pub mapping: Arc<AddressSpace>,
+    pub mapping: SlabArc<AddressSpace>,
     pub ra: ReadaheadState,
     pub wb_err: ErrSeqCursor,
 }
@@ -69,7 +69,7 @@ impl Handle {
     }
 
     /// Another handle of the same file.
-    pub fn of(mapping: &Arc<AddressSpace>) -> Self {
+    pub fn of(mapping: &SlabArc<AddressSpace>) -> Self {
         Self {
             mapping: Arc::clone(mapping),
             ra: ReadaheadState::new(),

@@ -9,7 +9,7 @@
 use super::{MIB, PAGE, delay, end, fail, hang, join, ms, thread_sleep};
 use foliocache_mm::{
     AddressSpace, BackingDevInfo, BdiKind, ErrSeqCursor, FolioPin, Iocb, IovIter, MapError, Mm,
-    MmConfig, PinError, PinMode, ReadaheadState, View, Vma, VmaAccess,
+    MmConfig, PinError, PinMode, ReadaheadState, SlabArc, View, Vma, VmaAccess,
 };
 use foliocache_sim::{
     DurabilityOracle, Effect, Faults, FaultyBackend, Fill, Image, Mix, OpSet, Operation, Rng, Rule,
@@ -48,7 +48,7 @@ pub(super) struct Owner {
     seed: u64,
     number: usize,
     backend: Arc<FaultyBackend>,
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
     handle: ReadaheadState,
     cursor: ErrSeqCursor,
     oracle: DurabilityOracle,
@@ -107,7 +107,7 @@ impl Owner {
         }
     }
 
-    pub(super) fn mapping(&self) -> &Arc<AddressSpace> {
+    pub(super) fn mapping(&self) -> &SlabArc<AddressSpace> {
         &self.mapping
     }
 
@@ -416,7 +416,7 @@ impl Owner {
 /// Syncs, writes, and reads whatever file, moves the bound, and evicts.
 fn disturb(
     mm: &Mm,
-    files: &[Arc<AddressSpace>],
+    files: &[SlabArc<AddressSpace>],
     limits: Option<(u64, u64)>,
     evicts: bool,
     rng: &mut Rng,
@@ -455,7 +455,7 @@ fn disturb(
 }
 
 /// Writes dirty data during flushes, and produces both: such a write is of a later generation than the flush.
-fn write_beside_flushes(files: &[Arc<AddressSpace>], rng: &mut Rng) {
+fn write_beside_flushes(files: &[SlabArc<AddressSpace>], rng: &mut Rng) {
     for _ in 0..rng.between(4, 12) {
         thread_sleep(rng, 20);
         let file = &files[rng.below(files.len() as u64) as usize];

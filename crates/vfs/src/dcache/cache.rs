@@ -35,11 +35,11 @@
 use super::dentry::{Counts, Dentry, DentryInode, Inner};
 use super::name::Name;
 use super::reference::DentryRef;
-use crate::bound::MetadataBound;
 use crate::generation::Generation;
 use crate::hash::RcuHash;
 use crate::limbo::{Limbo, Reaper};
-use crate::slab::{self, Slab};
+use foliocache_mm::MetadataBound;
+use foliocache_mm::slab::{self, Slab};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::AtomicBool;
 use foliocache_sync::rank::{Rank, RankedMutex, might_lock};
@@ -158,12 +158,12 @@ impl<I: DentryInode> DentryCache<I> {
 
     /// Bytes charged for pages of dentries, and for the table. Cheap.
     pub fn bytes(&self) -> u64 {
-        self.inner.slab.pool.bytes() + self.inner.hash.bytes()
+        self.inner.slab.bytes() + self.inner.hash.bytes()
     }
 
     /// Dentries that there is charged room for.
     pub(crate) fn spare(&self) -> u64 {
-        self.inner.slab.pool.spare()
+        self.inner.slab.spare()
     }
 
     /// Counts what the cache holds and did. Adds up many counters: not for a hot path.

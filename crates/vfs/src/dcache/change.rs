@@ -43,7 +43,7 @@ use super::dentry::{DeferredFree, Dentry, DentryInode, Inner};
 use super::name::{Name, NewName};
 use super::reference::{DentryRef, forget_alias, lock_with_parent, name_gone, unhash};
 use super::rename::How;
-use crate::slab::{self, SlabArc, SlabBox};
+use foliocache_mm::slab::{self, SlabArc, SlabBox};
 use foliocache_sync::Arc;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;

@@ -71,11 +71,11 @@ mod write;
 
 use super::hint::InodeHint;
 use super::name::LongName;
-use crate::bound::MetadataBound;
 use crate::generation::{Changing, Generation};
 use crate::hash::{HashLink, HashNode, RcuHash};
 use crate::limbo::Limbo;
-use crate::slab::{Slab, SlabBox, SlabRetired};
+use foliocache_mm::MetadataBound;
+use foliocache_mm::slab::{Slab, SlabBox, SlabRetired};
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::lockref::LockRef;

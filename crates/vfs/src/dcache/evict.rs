@@ -5,7 +5,7 @@
 //! The hand goes round the pages of the slab, so that pages come free. A dentry with references stays, and with it
 //! the directories above, whose references their children are. One that was looked up since the hand came by gets a
 //! second chance: its mark is cleared. The rest die, and with them the few that would keep their page
-//! ([`Slab::shrink`](crate::slab::Slab::shrink)). A directory whose last child went is unused from then on, and is met in one
+//! ([`Slab::shrink`](foliocache_mm::slab::Slab::shrink)). A directory whose last child went is unused from then on, and is met in one
 //! of the next rounds.
 //!
 //! [`DentryCache::prune`] and [`DentryCache::invalidate`] go through a subtree instead, along the lists of
@@ -28,7 +28,7 @@ use super::cache::DentryCache;
 use super::dentry::{Dentry, DentryInode, INLINE, Inner};
 use super::name::{LongName, Name, NewName};
 use super::reference::{DentryRef, HeldRefs, bury, kill, lock_with_parent, put, tear_down, unhash};
-use crate::slab::{SlabArc, Slot};
+use foliocache_mm::slab::{SlabArc, Slot};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;

@@ -18,7 +18,7 @@
 //! The hash of a name does not depend on its directory until it is looked up, so a name is hashed once
 //! even where it is looked up in several.
 
-use crate::bound::MetadataBound;
+use foliocache_mm::MetadataBound;
 use foliocache_sync::Arc;
 use std::fmt;
 

@@ -34,7 +34,7 @@
 
 use super::dentry::{DeadDentry, DeferredFree, Dentry, DentryInode, Inner};
 use super::guard::DentryGuard;
-use crate::slab;
+use foliocache_mm::slab;
 use foliocache_sync::Arc;
 use foliocache_sync::rank::{Rank, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};

@@ -50,7 +50,7 @@ use super::dentry::{DeferredFree, Dentry, DentryInode, Inner};
 use super::guard::DentryGuard;
 use super::name::{Name, NewName};
 use super::reference::{DentryRef, unhash};
-use crate::slab;
+use foliocache_mm::slab;
 use foliocache_sync::rank::{Rank, RankedMutexGuard};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sys::Errno;

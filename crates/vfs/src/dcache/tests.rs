@@ -1,8 +1,8 @@
 //! Tests of every operation, in one thread.
 
 use super::*;
-use crate::bound::{MetadataBound, Unbounded};
-use crate::slab::{SharedSlab, SlabArc};
+use foliocache_mm::slab::{SharedSlab, SlabArc};
+use foliocache_mm::{MetadataBound, Unbounded};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::rcu;

@@ -26,7 +26,7 @@
 #![allow(unsafe_code)]
 
 use super::{CachedInode, InodeCache};
-use crate::slab::SlabArc;
+use foliocache_mm::slab::SlabArc;
 
 impl<T: CachedInode> InodeCache<T> {
     /// Moves the clock hand over pages of inodes, until about `nr` are evicted or a multiple of that was passed. It

@@ -1,7 +1,7 @@
 //! Tests of the inode cache, in one thread and in several.
 
 use super::*;
-use crate::slab::SlabArc;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use foliocache_sync::thread;
 use std::convert::Infallible;

@@ -5,7 +5,7 @@ use super::removed::{IS_MODEL, Waiting};
 use crate::dcache::DentryRef;
 use crate::icache::CachedInode;
 use crate::inode::Inode;
-use crate::slab::SlabArc;
+use foliocache_mm::slab::SlabArc;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 

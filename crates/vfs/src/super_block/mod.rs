@@ -53,16 +53,16 @@ use self::removed::{LOOK, Removed};
 pub use self::shrink::InodeHolder;
 use self::shrink::Shrinkable;
 use crate::belief::Belief;
-use crate::bound::MetadataBound;
 use crate::credentials::Credentials;
 use crate::dcache::{DentryCache, DentryRef, DentryStats, Name};
 use crate::filesystem::FileSystem;
 use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
-use crate::slab::SlabArc;
 use crate::types::{Attr, FileKind, OpContext, SetAttr};
 use crate::walk::{Stop, WalkError};
+use foliocache_mm::MetadataBound;
+use foliocache_mm::slab::SlabArc;
 use foliocache_mm::{Mm, Shrinker};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak};
@@ -133,7 +133,7 @@ impl SuperBlock {
     /// A file system whose names are not charged, and freed only by callers.
     #[cfg(any(loom, shuttle))]
     pub fn unbounded(fs: Arc<dyn FileSystem>) -> SuperBlock {
-        Self::of(fs, Arc::new(crate::bound::Unbounded))
+        Self::of(fs, Arc::new(foliocache_mm::Unbounded))
     }
 
     fn of(fs: Arc<dyn FileSystem>, bound: Arc<dyn MetadataBound>) -> SuperBlock {

@@ -25,7 +25,7 @@ use crate::belief::{Change, Listener, Told};
 use crate::dcache::Name;
 use crate::epoch;
 use crate::inode::Inode;
-use crate::slab::SlabArc;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sync::Weak;
 use foliocache_sys::fd::BorrowedFd;
 use std::ffi::OsStr;

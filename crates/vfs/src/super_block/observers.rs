@@ -7,7 +7,7 @@
 
 use crate::belief::Told;
 use crate::inode::Inode;
-use crate::slab::SlabArc;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sync::Weak;
 use foliocache_sync::rank::{Rank, RankedRwLock};
 use std::ffi::OsStr;

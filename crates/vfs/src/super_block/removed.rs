@@ -43,7 +43,7 @@
 use crate::dcache::DentryRef;
 use crate::inode::Inode;
 use crate::limbo::Reaper;
-use crate::slab::SlabWeak;
+use foliocache_mm::slab::SlabWeak;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::time::Duration;

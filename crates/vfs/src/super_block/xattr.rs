@@ -7,8 +7,8 @@
 use super::SuperBlock;
 use crate::credentials::Credentials;
 use crate::inode::Inode;
-use crate::slab::SlabArc;
 use crate::types::XattrMode;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
 

@@ -70,7 +70,7 @@ impl InodeOperations for Ops {
         Ok(attributes.get().of(inode.ino(), inode.kind()))
     }
 
-    fn new_mapping(&self, _: &Inode) -> Result<Arc<AddressSpace>, Errno> {
+    fn new_mapping(&self, _: &Inode) -> Result<SlabArc<AddressSpace>, Errno> {
         Err(Errno::ENOSYS)
     }
 

@@ -5,6 +5,7 @@ use crate::iocb::Iocb;
 use crate::iov::IovIter;
 use crate::ops::{AddressSpaceOperations, IoSegment};
 use crate::records::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmConfig};
+use crate::slab::SlabArc;
 use crate::types::PAGE_SIZE;
 use foliocache_sync::atomic::{AtomicU32, Ordering};
 use std::ops::Range;
@@ -53,7 +54,7 @@ impl AddressSpaceOperations for Gated {
 
 /// A file whose flusher does not run.
 struct Bed {
-    file: Arc<AddressSpace>,
+    file: SlabArc<AddressSpace>,
     store: Arc<Gated>,
     _bdi: Arc<BackingDevInfo>,
 }
@@ -97,7 +98,7 @@ impl Bed {
     /// Dirties a page and syncs the file, without a handle's cursor: the attempt alone tells.
     fn sync(&self, page: u64) -> Sync {
         self.write(page..page + 1);
-        let file = Arc::clone(&self.file);
+        let file = self.file.share();
         std::thread::spawn(move || file.sync())
     }
 

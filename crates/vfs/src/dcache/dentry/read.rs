@@ -11,7 +11,7 @@
 
 use super::{Dentry, DentryInode, HASHED, INLINE};
 use crate::dcache::name::Name;
-use crate::slab::SlabArc;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::prefetch;
 use foliocache_sync::rcu::{self, RcuReadGuard};

@@ -12,7 +12,7 @@
 use super::{Children, Counted, Dentry, DentryInode, HASHED, Inner, Siblings};
 use crate::dcache::name::{LongName, NewName};
 use crate::hash::HashLink;
-use crate::slab::{SlabArc, SlabBox, SlabRetired, Slot};
+use foliocache_mm::slab::{SlabArc, SlabBox, SlabRetired, Slot};
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::lockref::LockRef;

@@ -23,8 +23,8 @@
 use super::super::SuperBlock;
 use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
-use crate::slab::SlabArc;
 use crate::types::RenameMode;
+use foliocache_mm::slab::SlabArc;
 use foliocache_sys::Errno;
 
 /// How often a rename releases its locks to write files.

@@ -109,9 +109,12 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Memory for shared objects of at most 64 bytes of alignment and a third of a page, side by side in private pages,
 /// which are charged. A larger `T` does not compile.
-pub struct SharedSlab<T>(pub(crate) Slab<T>);
+pub struct SharedSlab<T>(pub Slab<T>);
 
 impl<T> SharedSlab<T> {
+    /// Objects in a page.
+    pub const PER_PAGE: usize = super::per_page::<T>(COUNT_BYTES);
+
     /// A slab without memory, whose pages are charged to `bound`.
     pub fn new(bound: Arc<dyn MetadataBound>) -> Self {
         Self(Slab::with_space(bound, COUNT_BYTES))
@@ -140,6 +143,19 @@ impl<T> SharedSlab<T> {
         SlabArc::make(slot.unwrap_or_else(|| self.0.reserve_uncharged()), value)
     }
 
+    /// Memory for an object, for [`SharedSlab::make`]; as [`SharedSlab::try_alloc`].
+    pub fn reserve(&self) -> Option<Slot<T>> {
+        self.0.reserve()
+    }
+
+    /// Makes an object in reserved memory, or else as [`SharedSlab::alloc`].
+    pub fn make(&self, slot: Option<Slot<T>>, value: T) -> SlabArc<T> {
+        match slot {
+            Some(slot) => SlabArc::make(slot, value),
+            None => self.alloc(value),
+        }
+    }
+
     /// Bytes that are charged for the pages. One load.
     pub fn bytes(&self) -> u64 {
         self.0.pool.bytes()
@@ -148,6 +164,12 @@ impl<T> SharedSlab<T> {
     /// Objects that fit into charged memory. Some locks.
     pub fn spare(&self) -> u64 {
         self.0.pool.spare()
+    }
+}
+
+impl<T> fmt::Debug for SharedSlab<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSlab").finish_non_exhaustive()
     }
 }
 
@@ -184,7 +206,7 @@ impl<T> SlabArc<T> {
     }
 
     /// The reference as a pointer, for [`SlabArc::from_raw`].
-    pub(crate) fn into_raw(self) -> NonNull<T> {
+    pub fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).object
     }
 
@@ -193,7 +215,7 @@ impl<T> SlabArc<T> {
     /// # Safety
     ///
     /// As for [`SlabArc::from_raw`].
-    pub(crate) unsafe fn adopt(object: &T) -> Self {
+    pub unsafe fn adopt(object: &T) -> Self {
         Self {
             object: pointer_to(object),
         }
@@ -205,7 +227,7 @@ impl<T> SlabArc<T> {
     ///
     /// There is one, which is not frozen.
     #[inline]
-    pub(crate) unsafe fn from_borrow(object: &T) -> Self {
+    pub unsafe fn from_borrow(object: &T) -> Self {
         let object = pointer_to(object);
         counts_of(object).strong.get();
         Self { object }
@@ -218,7 +240,7 @@ impl<T> SlabArc<T> {
     /// A reference of some kind keeps the memory, or it is freed a grace period after a [`SlabRetired`] that readers
     /// like the caller still wait for.
     #[inline]
-    pub(crate) unsafe fn try_from_borrow(object: &T) -> Option<Self> {
+    pub unsafe fn try_from_borrow(object: &T) -> Option<Self> {
         let object = pointer_to(object);
         counts_of(object).strong.upgrade().then(|| Self { object })
     }
@@ -228,7 +250,7 @@ impl<T> SlabArc<T> {
     /// # Safety
     ///
     /// As for [`SlabArc::try_from_borrow`].
-    pub(crate) unsafe fn count_of(object: &T) -> u32 {
+    pub unsafe fn count_of(object: &T) -> u32 {
         // Relaxed: a hint.
         counts_of(pointer_to(object))
             .strong
@@ -243,7 +265,7 @@ impl<T> SlabArc<T> {
     ///
     /// These references are the caller's, if there are no others. It gives them up by
     /// [`SlabArc::retire_frozen`], or thaws them.
-    pub(crate) unsafe fn freeze(object: &T, references: u32) -> bool {
+    pub unsafe fn freeze(object: &T, references: u32) -> bool {
         let strong = &counts_of(pointer_to(object)).strong.0;
         // Acquire: see the module's header. Relaxed on failure: nothing is concluded.
         strong
@@ -256,7 +278,7 @@ impl<T> SlabArc<T> {
     /// # Safety
     ///
     /// It was frozen so by the caller.
-    pub(crate) unsafe fn thaw(object: &T, references: u32) {
+    pub unsafe fn thaw(object: &T, references: u32) {
         // Release: see the module's header.
         counts_of(pointer_to(object))
             .strong
@@ -269,7 +291,7 @@ impl<T> SlabArc<T> {
     /// # Safety
     ///
     /// The caller has frozen them, and no longer owns them.
-    pub(crate) unsafe fn retire_frozen(object: &T) -> SlabRetired<T> {
+    pub unsafe fn retire_frozen(object: &T) -> SlabRetired<T> {
         // The one of `retired` that they stood for together.
         SlabRetired {
             object: pointer_to(object),
@@ -277,7 +299,7 @@ impl<T> SlabArc<T> {
     }
 
     /// Gives the reference up, and keeps the object whole for its readers.
-    pub(crate) fn retire(self) -> SlabRetired<T> {
+    pub fn retire(self) -> SlabRetired<T> {
         let object = self.object;
         counts_of(object).retired.get();
         SlabRetired { object }
@@ -316,7 +338,7 @@ impl<T: ?Sized> SlabArc<T> {
     /// # Safety
     ///
     /// It comes from [`SlabArc::into_raw`], of the object's own type or of a trait's, and is taken over once.
-    pub(crate) unsafe fn from_raw(object: NonNull<T>) -> Self {
+    pub unsafe fn from_raw(object: NonNull<T>) -> Self {
         Self { object }
     }
 
@@ -363,7 +385,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for SlabArc<T> {
 }
 
 /// A reference that was given up, and keeps the object whole for its readers.
-pub(crate) struct SlabRetired<T: ?Sized> {
+pub struct SlabRetired<T: ?Sized> {
     object: NonNull<T>,
 }
 
@@ -404,6 +426,12 @@ impl<T> SlabWeak<T> {
             .strong
             .upgrade()
             .then(|| SlabArc { object })
+    }
+}
+
+impl<T> fmt::Debug for SlabWeak<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(SlabWeak)")
     }
 }
 

@@ -2,10 +2,8 @@
 //!
 //! # Model
 //!
-//! The caches here know a memory bound only as a [`MetadataBound`]: the page cache's is [`Mm`], and [`Unbounded`]
-//! grants everything. A bound that first makes room in other ways (by evicting from these caches, say) wraps one.
-
-use foliocache_mm::Mm;
+//! Slabs, and the caches of names, know a memory bound only as a [`MetadataBound`]: the page cache's is [`Mm`](crate::Mm), and
+//! [`Unbounded`] grants everything. A bound that first makes room in other ways (by evicting from these caches, say) wraps one.
 
 /// The account that metadata is charged to.
 pub trait MetadataBound: Send + Sync {
@@ -34,28 +32,6 @@ pub trait MetadataBound: Send + Sync {
     /// Whether there is hardly any room left.
     fn is_short(&self) -> bool {
         false
-    }
-}
-
-impl MetadataBound for Mm {
-    fn charge(&self, bytes: u64) -> bool {
-        self.charge_cached_metadata(bytes, &|| false).is_ok()
-    }
-
-    fn try_charge(&self, bytes: u64) -> bool {
-        self.try_charge_metadata(bytes)
-    }
-
-    fn charge_or(&self, bytes: u64, elsewhere: &dyn Fn() -> bool) -> bool {
-        self.charge_cached_metadata(bytes, elsewhere).is_ok()
-    }
-
-    fn is_short(&self) -> bool {
-        self.metadata_is_short()
-    }
-
-    fn uncharge(&self, bytes: u64) {
-        self.uncharge_metadata(bytes);
     }
 }
 

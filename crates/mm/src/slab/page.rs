@@ -90,15 +90,33 @@ pub(crate) struct Pool {
     uncharged: AtomicU64,
 }
 
+/// Bytes of a slot for a `T` with `before` bytes before it.
+const fn slot_bytes<T>(before: usize) -> usize {
+    let align = match align_of::<T>() {
+        0..2 => align_of::<u16>(),
+        align => align,
+    };
+    let bytes = match size_of::<T>() {
+        0..2 => size_of::<u16>(),
+        bytes => bytes,
+    };
+    (bytes + before).next_multiple_of(align)
+}
+
+/// Slots of a page for objects of type `T`, each with `before` bytes before it.
+pub(crate) const fn per_page<T>(before: usize) -> usize {
+    match (PAGE_SIZE - HEADER + before) / slot_bytes::<T>(before) {
+        few @ ..MOST_SLOTS => few,
+        _ => MOST_SLOTS,
+    }
+}
+
 impl Pool {
     /// Pages for objects of type `T`, each with `before` bytes before it.
     pub(crate) fn new<T>(bound: Arc<dyn MetadataBound>, before: usize) -> Arc<Pool> {
         const {
             assert!(align_of::<T>() <= HEADER && size_of::<T>() <= (PAGE_SIZE - HEADER) / 3 - 64);
         }
-        let align = align_of::<T>().max(align_of::<u16>());
-        let bytes = size_of::<T>().max(size_of::<u16>()) + before;
-        let slot_bytes = bytes.next_multiple_of(align);
         let shard = || {
             let shard = Shard {
                 first: [None; 2],
@@ -109,8 +127,8 @@ impl Pool {
             CachePadded::new(RankedMutex::new(Rank::Leaf, shard))
         };
         Arc::new(Pool {
-            slot_bytes,
-            slots: ((PAGE_SIZE - HEADER + before) / slot_bytes).min(MOST_SLOTS) as u16,
+            slot_bytes: slot_bytes::<T>(before),
+            slots: per_page::<T>(before) as u16,
             bound,
             shards: std::iter::repeat_with(shard).take(shard_count()).collect(),
             roomy: AtomicUsize::new(0),

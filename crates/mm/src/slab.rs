@@ -50,7 +50,7 @@
 #![allow(unsafe_code)]
 
 #[cfg(any(loom, shuttle))]
-pub(crate) mod model;
+pub mod model;
 #[cfg(not(shuttle))]
 #[cfg_attr(loom, expect(dead_code, reason = "the model has no scans"))]
 mod page;
@@ -59,7 +59,7 @@ mod shared;
 #[cfg_attr(loom, expect(dead_code, reason = "as above"))]
 mod supply;
 
-pub(crate) use shared::SlabRetired;
+pub use shared::SlabRetired;
 pub use shared::{SharedSlab, SlabArc, SlabWeak};
 
 use crate::bound::MetadataBound;
@@ -73,14 +73,14 @@ use std::ptr::NonNull;
 
 // A model looks at each allocation: its objects lie in no pages.
 #[cfg(any(loom, shuttle))]
-use model::Pool;
+use model::{Pool, per_page};
 #[cfg(not(any(loom, shuttle)))]
-use page::Pool;
+use page::{Pool, per_page};
 
 /// The key that orders and hashes objects of a slab: the address. In a shuttle model a number, since addresses
 /// differ from process to process.
 #[inline(always)]
-pub(crate) fn place<T>(object: *const T) -> usize {
+pub fn place<T>(object: *const T) -> usize {
     #[cfg(shuttle)]
     return model::number_of(object.addr());
     #[cfg(not(shuttle))]
@@ -96,7 +96,7 @@ const LESS: usize = 64;
 
 /// Memory for objects of type `T`, of at most 64 bytes of alignment and a third of a page.
 #[doc(alias = "kmem_cache")]
-pub(crate) struct Slab<T> {
+pub struct Slab<T> {
     pub(crate) pool: Arc<Pool>,
     /// Pages that the hand has passed, and those since something was evicted.
     passed: AtomicUsize,
@@ -105,11 +105,11 @@ pub(crate) struct Slab<T> {
 }
 
 /// Memory for an object that is not made yet.
-pub(crate) struct Slot<T>(NonNull<T>);
+pub struct Slot<T>(NonNull<T>);
 
 impl<T> Slab<T> {
     /// A slab without memory, whose pages are charged to `bound`.
-    pub(crate) fn new(bound: Arc<dyn MetadataBound>) -> Self {
+    pub fn new(bound: Arc<dyn MetadataBound>) -> Self {
         Self::with_space(bound, 0)
     }
 
@@ -126,17 +126,32 @@ impl<T> Slab<T> {
     /// a second one and maybe a page from the system; as any allocator it ends the process when there is none.
     ///
     /// Context: that of [`MetadataBound::charge`].
-    pub(crate) fn reserve(&self) -> Option<Slot<T>> {
+    pub fn reserve(&self) -> Option<Slot<T>> {
         self.pool.take().map(|memory| Slot(memory.cast()))
     }
 
     /// As [`Slab::reserve`], whatever the bound says. Does not sleep.
-    pub(crate) fn reserve_uncharged(&self) -> Slot<T> {
+    pub fn reserve_uncharged(&self) -> Slot<T> {
         Slot(self.pool.take_uncharged().cast())
     }
 
+    /// Bytes that are charged for the pages. One load.
+    pub fn bytes(&self) -> u64 {
+        self.pool.bytes()
+    }
+
+    /// Objects that fit into charged memory. Some locks.
+    pub fn spare(&self) -> u64 {
+        self.pool.spare()
+    }
+
+    /// Objects whose memory is not charged. Some locks.
+    pub fn uncharged(&self) -> u64 {
+        self.pool.uncharged()
+    }
+
     /// Pages that [`Slab::shrink`] has passed.
-    pub(crate) fn passed(&self) -> u64 {
+    pub fn passed(&self) -> u64 {
         // Relaxed: a figure.
         self.passed.load(Ordering::Relaxed) as u64
     }
@@ -150,7 +165,7 @@ impl<T> Slab<T> {
     /// allocation that the bound refuses costs a bounded number of steps.
     ///
     /// Context: no read section; the functions are called in one.
-    pub(crate) fn shrink(
+    pub fn shrink(
         &self,
         nr: usize,
         tires: bool,
@@ -215,7 +230,7 @@ fn cold<'g, T>(
 /// # Safety
 ///
 /// It is in a slab. It is [hidden](hide) before it is freed, and freed a grace period later.
-pub(crate) unsafe fn publish<T>(object: &T) {
+pub unsafe fn publish<T>(object: &T) {
     // SAFETY: the caller's contract.
     unsafe { Pool::publish(NonNull::from(object).cast()) };
 }
@@ -225,7 +240,7 @@ pub(crate) unsafe fn publish<T>(object: &T) {
 /// # Safety
 ///
 /// It is in a slab.
-pub(crate) unsafe fn hide<T>(object: &T) {
+pub unsafe fn hide<T>(object: &T) {
     // SAFETY: the caller's contract.
     unsafe { Pool::hide(NonNull::from(object).cast()) };
 }
@@ -236,7 +251,7 @@ impl<T> Slot<T> {
     }
 
     /// Makes the object.
-    pub(crate) fn fill(self, value: T) -> SlabBox<T> {
+    pub fn fill(self, value: T) -> SlabBox<T> {
         let object = self.into_memory();
         // SAFETY: a free slot, of the size and alignment of a `T`, and private to this function.
         unsafe { object.write(value) };
@@ -261,7 +276,7 @@ impl<T> Drop for Slab<T> {
 }
 
 /// An object of a [`Slab`], owned. It may outlive the slab.
-pub(crate) struct SlabBox<T>(NonNull<T>);
+pub struct SlabBox<T>(NonNull<T>);
 
 // SAFETY: it owns a `T`.
 unsafe impl<T: Send> Send for SlabBox<T> {}
@@ -270,7 +285,7 @@ unsafe impl<T: Sync> Sync for SlabBox<T> {}
 
 impl<T> SlabBox<T> {
     /// Gives up the ownership.
-    pub(crate) fn into_raw(self) -> NonNull<T> {
+    pub fn into_raw(self) -> NonNull<T> {
         ManuallyDrop::new(self).0
     }
 
@@ -279,7 +294,7 @@ impl<T> SlabBox<T> {
     /// # Safety
     ///
     /// It comes from [`SlabBox::into_raw`], and is freed nowhere else.
-    pub(crate) unsafe fn from_raw(object: NonNull<T>) -> Self {
+    pub unsafe fn from_raw(object: NonNull<T>) -> Self {
         Self(object)
     }
 }
