@@ -13,7 +13,7 @@ use crate::options::KernelCache;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Device, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
+use foliocache_vfs::{Device, New, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle as Fh, Filesystem, FopenFlags, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags as RawFlags, RenameFlags, Request, TimeOrNow, WriteFlags,
@@ -162,8 +162,8 @@ impl Filesystem for Server {
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
             conn.make(parent, &name, true, |dir| {
-                let names = &conn.names;
-                names.mknod(&ctx, dir, &name, kind, mode, rdev, None)
+                let new = New::Node { kind, mode, rdev };
+                conn.names.make(&ctx, dir, &name, new, None)
             })
         });
     }
@@ -182,7 +182,7 @@ impl Filesystem for Server {
         self.serve_entry(Lane::Io, "mkdir", reply, move |conn| {
             let mode = mode & PERMISSION_BITS;
             conn.make(parent, &name, true, |dir| {
-                conn.names.mkdir(&ctx, dir, &name, mode, None)
+                (conn.names).make(&ctx, dir, &name, New::Directory { mode }, None)
             })
         });
     }
@@ -206,7 +206,7 @@ impl Filesystem for Server {
         let ctx = context(req, 0);
         self.serve_entry(Lane::Io, "symlink", reply, move |conn| {
             conn.make(parent, &name, true, |dir| {
-                conn.names.symlink(&ctx, dir, &name, &to, None)
+                (conn.names).make(&ctx, dir, &name, New::Symlink(&to), None)
             })
         });
     }

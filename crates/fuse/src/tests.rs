@@ -22,7 +22,7 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::rank::{self, Rank};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    DirEntry, FileSystem, OpContext, OpenDirectory, OpenFlags, ROOT_INO, SetAttr, SuperBlock,
+    DirEntry, FileSystem, New, OpContext, OpenDirectory, OpenFlags, ROOT_INO, SetAttr, SuperBlock,
 };
 use fuser::{FileHandle as Fh, INodeNo, WriteFlags};
 use std::collections::BTreeSet;
@@ -466,7 +466,13 @@ fn name_made_before_a_directory_is_read_again_is_listed() {
     let make = |name: &str| {
         conn.make(dir, name.as_ref(), true, |dir| {
             let names = &conn.names;
-            names.mkdir(&OpContext::ROOT, dir, name.as_ref(), 0o755, None)
+            names.make(
+                &OpContext::ROOT,
+                dir,
+                name.as_ref(),
+                New::Directory { mode: 0o755 },
+                None,
+            )
         })
         .unwrap();
     };

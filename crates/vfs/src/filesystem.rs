@@ -27,8 +27,8 @@ use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::types::{
-    Attr, Device, DirEntry, DirEntryBuf, FileKind, OpContext, OpenFlags, RenameMode, SetAttr,
-    StatFs, XattrMode,
+    Attr, DirEntry, DirEntryBuf, FileKind, New, OpContext, OpenFlags, RenameMode, SetAttr, StatFs,
+    XattrMode,
 };
 use crate::uncached::UncachedDir;
 use foliocache_sync::Arc;
@@ -174,43 +174,17 @@ pub trait FileSystem: Send + Sync {
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno>;
 
-    /// Makes a node that is neither a directory nor a symbolic link.
+    /// Makes an object that is no open file.
     ///
     /// # Errors
-    /// `EEXIST`, `EPERM` for devices without privilege, `ENOSPC`, `EROFS`.
-    fn mknod(
+    /// `EEXIST`, `EPERM` for devices without privilege, `EMLINK` for a directory, `ENOSPC`, `EROFS`; for a symbolic link
+    /// `ENAMETOOLONG` if its target has 4096 bytes or more, and `ENOENT` if that is empty.
+    fn make(
         &self,
         ctx: &OpContext,
         dir: &SlabArc<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
-    ) -> Result<SlabArc<Inode>, Errno>;
-
-    /// Makes a directory.
-    ///
-    /// # Errors
-    /// `EEXIST`, `EMLINK`, `ENOSPC`, `EROFS`.
-    fn mkdir(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-    ) -> Result<SlabArc<Inode>, Errno>;
-
-    /// Makes a symbolic link that holds `target`, which is never looked at.
-    ///
-    /// # Errors
-    /// `EEXIST`, `ENAMETOOLONG` for a target of 4096 bytes or more, `ENOENT` for an empty one,
-    /// `ENOSPC`, `EROFS`.
-    fn symlink(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        target: &OsStr,
+        new: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno>;
 
     /// The target of a symbolic link.

@@ -67,7 +67,7 @@ pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use super_block::{InodeHolder, Named, Observer, SuperBlock};
 pub use types::{
     Advice, Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME,
-    OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,
+    New, OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,
     SetAttr, SetTime, StatFs, XattrMode,
 };
 pub use uncached::{UncachedDir, UncachedEntries, UncachedEntry};

@@ -20,7 +20,7 @@ use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::super_block::{MAX_STALE, Named, RcuAt, RcuMode, ReferenceMode, SuperBlock};
-use crate::types::{Attr, Attributes, Device, FileKind, OpContext, OpenFlags, RenameMode, SetAttr};
+use crate::types::{Attr, Attributes, FileKind, New, OpContext, OpenFlags, RenameMode, SetAttr};
 use crate::walk::{Last, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sys::Errno;
@@ -252,41 +252,19 @@ impl Namei<'_> {
         Ok((dir.dentry, name))
     }
 
-    /// Makes a directory.
-    pub fn mkdir(&self, path: &OsStr, mode: u32) -> Result<DentryRef<Inode>, WalkError> {
-        self.unless_stale(|| {
-            let (dir, name) = self.place_for(path, true)?;
-            let (names, who) = (self.names, self.credentials);
-            Ok(names.mkdir(&self.ctx, &dir, &name, mode, who)?)
-        })
-    }
-
-    /// Makes a node.
-    pub fn mknod(
-        &self,
-        path: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
-    ) -> Result<DentryRef<Inode>, WalkError> {
-        self.unless_stale(|| {
-            let (dir, name) = self.place_for(path, false)?;
-            let (names, who) = (self.names, self.credentials);
-            Ok(names.mknod(&self.ctx, &dir, &name, kind, mode, rdev, who)?)
-        })
-    }
-
-    /// Makes a symbolic link at `path` that holds `target`.
-    pub fn symlink(&self, target: &OsStr, path: &OsStr) -> Result<DentryRef<Inode>, WalkError> {
-        match target.len() {
-            0 => return Err(Errno::ENOENT.into()),
-            crate::walk::MAX_PATH.. => return Err(Errno::ENAMETOOLONG.into()),
-            _ => {}
+    /// Makes an object.
+    pub fn make(&self, path: &OsStr, new: New<'_>) -> Result<DentryRef<Inode>, WalkError> {
+        if let New::Symlink(target) = new {
+            match target.len() {
+                0 => return Err(Errno::ENOENT.into()),
+                crate::walk::MAX_PATH.. => return Err(Errno::ENAMETOOLONG.into()),
+                _ => {}
+            }
         }
         self.unless_stale(|| {
-            let (dir, name) = self.place_for(path, false)?;
+            let (dir, name) = self.place_for(path, matches!(new, New::Directory { .. }))?;
             let (names, who) = (self.names, self.credentials);
-            Ok(names.symlink(&self.ctx, &dir, &name, target, who)?)
+            Ok(names.make(&self.ctx, &dir, &name, new, who)?)
         })
     }
 

@@ -10,7 +10,7 @@ use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
 pub use foliocache_sys::fd::xattr::XattrMode;
 pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::ops::{Deref, DerefMut};
 
 /// Longest name of a directory entry, in bytes.
@@ -80,6 +80,30 @@ pub struct Attributes {
     pub ctime: Timespec,
     /// Creation, where the backing store knows it.
     pub btime: Option<Timespec>,
+}
+
+/// An object without data that is made under a name, and is not opened. Modes are before the caller's umask.
+#[derive(Clone, Copy, Debug)]
+pub enum New<'a> {
+    /// A file, a device, a FIFO or a socket.
+    #[doc(alias = "mknod")]
+    Node {
+        /// One of these.
+        kind: FileKind,
+        /// Permission bits.
+        mode: u32,
+        /// Of a device.
+        rdev: Device,
+    },
+    /// A directory.
+    #[doc(alias = "mkdir")]
+    Directory {
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A symbolic link that holds this target, which is never looked at.
+    #[doc(alias = "symlink")]
+    Symlink(&'a OsStr),
 }
 
 /// The attributes to change; `None` leaves one unchanged.

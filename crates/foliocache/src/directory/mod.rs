@@ -24,7 +24,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{Credentials, Inode, Namei, SlabArc, StatFs, SuperBlock, WalkError};
+use foliocache_vfs::{Credentials, Inode, Namei, New, SlabArc, StatFs, SuperBlock, WalkError};
 use std::ffi::OsStr;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -256,7 +256,7 @@ impl Directory {
     /// `EEXIST`, `ENOENT`, `ENOSPC`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.run(Operation::CreateDir, path.as_ref(), |namei, path| {
-            namei.mkdir(path, 0o777).map(|_| ())
+            namei.make(path, New::Directory { mode: 0o777 }).map(drop)
         })
     }
 

@@ -167,38 +167,6 @@ impl DirFs {
         }
     }
 
-    /// Makes something that is no directory, or a directory, with `make`, and gives it to the
-    /// caller.
-    pub(super) fn make(
-        &self,
-        ctx: &OpContext,
-        parent: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-        make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.writable()?;
-        check_component(name)?;
-        let dir = self.directory(parent)?;
-        let _changes = NamesChange::of(parent);
-        make(dir.as_fd())?;
-        let made = self.open_name(dir.as_fd(), name)?;
-        let stat = fd::fstat(made.as_fd())?;
-        let kind = stat.kind();
-        let stat = self
-            .give_to(ctx, dir.as_fd(), made.as_fd(), mode, stat)
-            .inspect_err(|_| {
-                let _ = match kind {
-                    FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
-                    _ => dir::unlinkat(dir.as_fd(), name),
-                };
-            })?;
-        let inode = self.adopt_made(parent, name, &stat)?;
-        let node = DirNode::of(&inode)?;
-        self.shared.keep_path(node.id, &Arc::new(made));
-        Ok(inode)
-    }
-
     /// The handle of an open file; `made` is there already of one that was just made.
     pub(super) fn handle(
         &self,

@@ -28,9 +28,8 @@ use foliocache_sys::Errno;
 use foliocache_sys::dir;
 use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
-    Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, UncachedDir, XattrMode,
-    check_opens,
+    Attr, Belief, FileKind, FileSystem, Generation, Inode, New, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, UncachedDir, XattrMode, check_opens,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -193,40 +192,47 @@ impl FileSystem for DirFs {
         self.handle(ctx, &inode, flags, Some((made, handle_charge)))
     }
 
-    fn mknod(
+    fn make(
         &self,
         ctx: &OpContext,
-        dir: &SlabArc<Inode>,
+        parent: &SlabArc<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
+        new: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno> {
-        self.make(ctx, dir, name, mode, |fd| {
-            dir::mknodat(fd, name, kind, mode & 0o777, rdev.raw())
-        })
-    }
-
-    fn mkdir(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.make(ctx, dir, name, mode, |fd| {
-            dir::mkdirat(fd, name, mode & 0o777)
-        })
-    }
-
-    fn symlink(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        target: &OsStr,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.make(ctx, dir, name, 0o777, |fd| dir::symlinkat(target, fd, name))
+        self.writable()?;
+        check_component(name)?;
+        let dir = self.directory(parent)?;
+        let _changes = NamesChange::of(parent);
+        let fd = dir.as_fd();
+        let mode = match new {
+            New::Node { kind, mode, rdev } => {
+                dir::mknodat(fd, name, kind, mode & 0o777, rdev.raw())?;
+                mode
+            }
+            New::Directory { mode } => {
+                dir::mkdirat(fd, name, mode & 0o777)?;
+                mode
+            }
+            New::Symlink(target) => {
+                dir::symlinkat(target, fd, name)?;
+                0o777
+            }
+        };
+        let made = self.open_name(dir.as_fd(), name)?;
+        let stat = fd::fstat(made.as_fd())?;
+        let kind = stat.kind();
+        let stat = self
+            .give_to(ctx, dir.as_fd(), made.as_fd(), mode, stat)
+            .inspect_err(|_| {
+                let _ = match kind {
+                    FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
+                    _ => dir::unlinkat(dir.as_fd(), name),
+                };
+            })?;
+        let inode = self.adopt_made(parent, name, &stat)?;
+        let node = DirNode::of(&inode)?;
+        self.shared.keep_path(node.id, &Arc::new(made));
+        Ok(inode)
     }
 
     fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno> {

@@ -16,7 +16,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd};
 use foliocache_vfs::{
-    Credentials, FileSystem, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SuperBlock,
+    Credentials, FileSystem, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode,
+    SuperBlock,
 };
 use std::ffi::OsStr;
 use std::io::Write;
@@ -401,7 +402,8 @@ fn changes_of_names_in_different_directories_do_not_wait_for_each_other() {
             let [file, dir, moved] = ["file", "dir", "moved"].map(OsStr::new);
             fs.create(ctx, &root, file, 0o640, OpenFlags::READ_WRITE)
                 .expect("create");
-            fs.mkdir(ctx, &root, dir, 0o750).expect("mkdir");
+            fs.make(ctx, &root, dir, New::Directory { mode: 0o750 })
+                .expect("mkdir");
             fs.rename(&root, file, &root, moved, RenameMode::Replace)
                 .expect("rename");
             fs.unlink(&root, moved).expect("unlink");

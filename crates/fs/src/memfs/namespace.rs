@@ -9,7 +9,7 @@ use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_realtime;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, OpContext,
+    Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, New, OpContext,
     OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr,
     SlabArc, StatFs, XattrMode, check_name, check_opens, cleared_set_id, inode_bytes,
 };
@@ -224,55 +224,38 @@ impl FileSystem for MemFs {
         OpenFile::charged(inode, flags, *ctx, charge)
     }
 
-    fn mknod(
+    fn make(
         &self,
         ctx: &OpContext,
         dir: &SlabArc<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
+        new: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno> {
-        let data = match kind {
-            FileKind::Regular => Data::File,
-            FileKind::CharDevice | FileKind::BlockDevice => Data::Special(rdev),
-            FileKind::Fifo | FileKind::Socket => Data::Special(Device::default()),
-            _ => return Err(Errno::EINVAL),
+        let (kind, mode, data) = match new {
+            New::Node { kind, mode, rdev } => {
+                let data = match kind {
+                    FileKind::Regular => Data::File,
+                    FileKind::CharDevice | FileKind::BlockDevice => Data::Special(rdev),
+                    FileKind::Fifo | FileKind::Socket => Data::Special(Device::default()),
+                    _ => return Err(Errno::EINVAL),
+                };
+                (kind, mode, data)
+            }
+            New::Directory { mode } => {
+                let data = new_directory(Some(SlabArc::downgrade(dir)));
+                (FileKind::Directory, mode, data)
+            }
+            New::Symlink(target) => match target.len() {
+                0 => return Err(Errno::ENOENT),
+                len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
+                _ => (FileKind::Symlink, 0o777, Data::Symlink(target.to_owned())),
+            },
         };
         let inode = self.new_inode(ctx, dir, name, kind, mode, data)?;
         Self::enter(&inode, dir, name)?;
-        Ok(inode)
-    }
-
-    fn mkdir(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        let data = new_directory(Some(SlabArc::downgrade(dir)));
-        let inode = self.new_inode(ctx, dir, name, FileKind::Directory, mode, data)?;
-        Self::enter(&inode, dir, name)?;
-        add_links(dir, 1);
-        Ok(inode)
-    }
-
-    fn symlink(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        target: &OsStr,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        match target.len() {
-            0 => return Err(Errno::ENOENT),
-            len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
-            _ => {}
+        if kind == FileKind::Directory {
+            add_links(dir, 1);
         }
-        let data = Data::Symlink(target.to_owned());
-        let inode = self.new_inode(ctx, dir, name, FileKind::Symlink, 0o777, data)?;
-        Self::enter(&inode, dir, name)?;
         Ok(inode)
     }
 

@@ -7,8 +7,8 @@ use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{AddressSpace, Mm};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Inode, OpContext, OpenFile, OpenFlags, SeekSparse, SetAttr,
-    SetTime, SlabArc, SuperBlock,
+    Attr, Device, FileKind, FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, SeekSparse,
+    SetAttr, SetTime, SlabArc, SuperBlock,
 };
 use std::ffi::OsStr;
 use std::fs;
@@ -39,8 +39,17 @@ fn open(fs: &dyn FileSystem, inode: &SlabArc<Inode>) -> OpenFile {
 
 fn mknod(fs: &dyn FileSystem, name: &str) -> SlabArc<Inode> {
     let (kind, device) = (FileKind::Regular, Device::default());
-    fs.mknod(&ROOT, &fs.root(), OsStr::new(name), kind, 0o644, device)
-        .expect("mknod")
+    fs.make(
+        &ROOT,
+        &fs.root(),
+        OsStr::new(name),
+        New::Node {
+            kind: kind,
+            mode: 0o644,
+            rdev: device,
+        },
+    )
+    .expect("mknod")
 }
 
 /// The source's attributes of a file, as far as they do not depend on open handles.

@@ -7,8 +7,8 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::SetTime;
 use foliocache_vfs::{
-    Attr, Credentials, DirEntryBuf, FallocateMode, FileSystem, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock,
+    Attr, Credentials, DirEntryBuf, FallocateMode, FileSystem, Inode, New, OpContext,
+    OpenDirectory, OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock,
 };
 use rustix::fs::IFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -343,9 +343,13 @@ fn watches_go_with_their_directories() {
             .names
             .rmdir(&root, OsStr::new(&name), None)
             .expect("removed");
-        let made = world
-            .names
-            .mkdir(&ctx, &root, OsStr::new(&name), 0o755, None);
+        let made = world.names.make(
+            &ctx,
+            &root,
+            OsStr::new(&name),
+            New::Directory { mode: 0o755 },
+            None,
+        );
         drop(made.expect("made"));
         world
             .stat(&format!("{n}/none"))
@@ -934,7 +938,11 @@ fn names_in_a_directory_are_known_until_one_changes() {
         assert!(has("dir", name));
         names.unlink(&dir, name, None).expect("removed");
         assert!(!has("dir", name));
-        drop(names.mkdir(&ctx, &dir, name, 0o755, None).expect("made"));
+        drop(
+            names
+                .make(&ctx, &dir, name, New::Directory { mode: 0o755 }, None)
+                .expect("made"),
+        );
         assert!(has("dir", name));
         names.rmdir(&dir, name, None).expect("removed");
         assert!(!has("dir", name));
@@ -1583,9 +1591,12 @@ fn known_directory_that_is_rewound_lists_names_made_before() {
     assert_eq!(names(&*open()), 3);
     let opened = open();
     assert_eq!(names(&*opened), 3);
-    let made = world
-        .fs
-        .mkdir(&OpContext::ROOT, &dir, "new".as_ref(), 0o755);
+    let made = world.fs.make(
+        &OpContext::ROOT,
+        &dir,
+        "new".as_ref(),
+        New::Directory { mode: 0o755 },
+    );
     made.expect("made");
     assert_eq!(names(&*opened), 4);
     // Also where it is known again.

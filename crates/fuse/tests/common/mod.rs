@@ -7,7 +7,7 @@ use foliocache_mm::{AddressSpaceOperations, BackingDevInfo, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Attributes, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
+    Attr, Attributes, FileKind, FileSystem, Generation, Inode, New, OpContext, OpenDirectory,
     OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
@@ -77,12 +77,7 @@ macro_rules! delegate_to {
             fn create(
                 &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags
             ) -> Result<OpenFile, Errno>;
-            fn mknod(
-                &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
-                rdev: Device
-            ) -> Result<SlabArc<Inode>, Errno>;
-            fn mkdir(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32) -> Result<SlabArc<Inode>, Errno>;
-            fn symlink(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, target: &OsStr) -> Result<SlabArc<Inode>, Errno>;
+            fn make(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, new: New<'_>) -> Result<SlabArc<Inode>, Errno>;
             fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
             fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
             fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;

@@ -11,8 +11,8 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{AsFd, xattr};
 use foliocache_vfs::{
-    Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
+    Attr, Belief, FileSystem, Generation, Inode, New, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use rustix::fs::Dir;
 use std::env;

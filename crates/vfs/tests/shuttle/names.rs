@@ -7,7 +7,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Belief, Change, Credentials, Device, FallocateMode, FileKind,
-    FileSystem, Generation, Inode, InodeOperations, Namei, News, OpContext, OpenDirectory,
+    FileSystem, Generation, Inode, InodeOperations, Namei, New, News, OpContext, OpenDirectory,
     OpenFile, OpenFlags, RenameMode, SeekSparse, SetAttr, SlabArc, SlabWeak, StatFs, SuperBlock,
     Told, Validity, XattrMode,
 };
@@ -474,34 +474,12 @@ impl FileSystem for Names {
         Err(Errno::ENOSYS)
     }
 
-    fn mknod(
+    fn make(
         &self,
         _: &OpContext,
         _: &SlabArc<Inode>,
         _: &OsStr,
-        _: FileKind,
-        _: u32,
-        _: Device,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        Err(Errno::ENOSYS)
-    }
-
-    fn mkdir(
-        &self,
-        _: &OpContext,
-        _: &SlabArc<Inode>,
-        _: &OsStr,
-        _: u32,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        Err(Errno::ENOSYS)
-    }
-
-    fn symlink(
-        &self,
-        _: &OpContext,
-        _: &SlabArc<Inode>,
-        _: &OsStr,
-        _: &OsStr,
+        _: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno> {
         Err(Errno::ENOSYS)
     }

@@ -9,7 +9,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Credentials, FileKind, FileSystem, Inode, OpContext, OpenFlags, RenameMode, SetAttr,
+    Credentials, FileKind, FileSystem, Inode, New, OpContext, OpenFlags, RenameMode, SetAttr,
     SuperBlock, WalkError,
 };
 use std::ffi::OsStr;
@@ -83,8 +83,14 @@ impl Calls for SuperBlock {
 
     fn make_dir(&self, path: &str) {
         let (dir, name) = parts(path);
-        self.mkdir(&OpContext::ROOT, &self.dir(dir), name, 0o755, None)
-            .expect("a directory");
+        self.make(
+            &OpContext::ROOT,
+            &self.dir(dir),
+            name,
+            New::Directory { mode: 0o755 },
+            None,
+        )
+        .expect("a directory");
     }
 
     fn make_file(&self, path: &str) {
@@ -97,7 +103,7 @@ impl Calls for SuperBlock {
     fn make_link(&self, path: &str, target: &str) {
         let (dir, name) = parts(path);
         let (dir, target) = (self.dir(dir), OsStr::new(target));
-        self.symlink(&OpContext::ROOT, &dir, name, target, None)
+        self.make(&OpContext::ROOT, &dir, name, New::Symlink(target), None)
             .expect("a link");
     }
 
@@ -413,7 +419,13 @@ fn credentials_decide() {
         let make = |who: &Credentials, name: &str| {
             let ctx = who.context(0, 0);
             names
-                .mkdir(&ctx, &dir, OsStr::new(name), 0o777, Some(who))
+                .make(
+                    &ctx,
+                    &dir,
+                    OsStr::new(name),
+                    New::Directory { mode: 0o777 },
+                    Some(who),
+                )
                 .map(|_| ())
         };
         assert_eq!(make(&other, "others"), Ok(()));
@@ -556,7 +568,13 @@ fn directories_in_memory_are_known_by_the_names_that_we_give_them() {
     let names = memory();
     let root = names.root();
     let make = |name: &str| {
-        let made = names.mkdir(&OpContext::ROOT, root, OsStr::new(name), 0o755, None);
+        let made = names.make(
+            &OpContext::ROOT,
+            root,
+            OsStr::new(name),
+            New::Directory { mode: 0o755 },
+            None,
+        );
         made.expect("a directory")
     };
     let (one, two) = (make("one"), make("two"));

@@ -3,7 +3,7 @@
 use super::{Case, Place};
 use crate::common::{read_all, write_all};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Device, FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode, SlabArc};
+use foliocache_vfs::{Device, FileKind, New, OpContext, OpenFlags, ROOT_INO, RenameMode, SlabArc};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -91,7 +91,9 @@ fn strange_names(place: &Place<'_>) {
         (b".", Errno::EINVAL),
     ] {
         let name = OsStr::from_bytes(name);
-        let made = place.fs.mkdir(&ctx, &place.dir, name, 0o755);
+        let made = place
+            .fs
+            .make(&ctx, &place.dir, name, New::Directory { mode: 0o755 });
         assert_eq!(made.map(drop), Err(error), "{name:?}");
         let renamed = place.fs.rename(
             &place.dir,
@@ -110,7 +112,12 @@ fn create_over_names(place: &Place<'_>) {
     place.mkdir("dir");
     place
         .fs
-        .symlink(&ctx, &place.dir, OsStr::new("link"), OsStr::new("file"))
+        .make(
+            &ctx,
+            &place.dir,
+            OsStr::new("link"),
+            New::Symlink(OsStr::new("file")),
+        )
         .expect("symlink");
     for name in ["file", "dir", "link"] {
         let flags = OpenFlags::READ_WRITE.truncate();
@@ -124,11 +131,21 @@ fn directories(place: &Place<'_>) {
     let ctx = OpContext::ROOT;
     let sub = place.mkdir("sub");
     assert_eq!(sub.kind(), FileKind::Directory);
-    let again = place.fs.mkdir(&ctx, &place.dir, OsStr::new("sub"), 0o755);
+    let again = place.fs.make(
+        &ctx,
+        &place.dir,
+        OsStr::new("sub"),
+        New::Directory { mode: 0o755 },
+    );
     assert_eq!(again.map(drop), Err(Errno::EEXIST));
     let below = place
         .fs
-        .mkdir(&ctx, &sub, OsStr::new("below"), 0o700)
+        .make(
+            &ctx,
+            &sub,
+            OsStr::new("below"),
+            New::Directory { mode: 0o700 },
+        )
         .expect("mkdir");
     assert_eq!(place.fs.getattr(&below).expect("getattr").mode, 0o700);
     assert_eq!(
@@ -139,7 +156,9 @@ fn directories(place: &Place<'_>) {
     assert_eq!(place.fs.rmdir(&place.dir, OsStr::new("sub")), Ok(()));
     assert_eq!(place.names(), Vec::<String>::new());
     // A removed directory accepts no new files.
-    let in_dead = place.fs.mkdir(&ctx, &sub, OsStr::new("x"), 0o755);
+    let in_dead = place
+        .fs
+        .make(&ctx, &sub, OsStr::new("x"), New::Directory { mode: 0o755 });
     assert_eq!(in_dead.map(drop), Err(Errno::ENOENT));
     place
         .fs
@@ -231,7 +250,12 @@ fn rename_over(place: &Place<'_>) {
     let full = place.mkdir("full");
     place
         .fs
-        .mkdir(&OpContext::ROOT, &full, OsStr::new("x"), 0o755)
+        .make(
+            &OpContext::ROOT,
+            &full,
+            OsStr::new("x"),
+            New::Directory { mode: 0o755 },
+        )
         .expect("mkdir");
     assert_eq!(
         rename(place, "dir", "full", RenameMode::Replace),
@@ -246,7 +270,7 @@ fn rename_between_directories(place: &Place<'_>) {
     let (a, b) = (place.mkdir("a"), place.mkdir("b"));
     let sub = place
         .fs
-        .mkdir(&ctx, &a, OsStr::new("sub"), 0o755)
+        .make(&ctx, &a, OsStr::new("sub"), New::Directory { mode: 0o755 })
         .expect("mkdir");
     let file = place
         .fs
@@ -401,7 +425,12 @@ fn symlinks(place: &Place<'_>) {
     for target in ["file", "/etc/passwd", "../../../..", "\u{fffd} missing"] {
         let link = place
             .fs
-            .symlink(&ctx, &place.dir, OsStr::new("link"), OsStr::new(target))
+            .make(
+                &ctx,
+                &place.dir,
+                OsStr::new("link"),
+                New::Symlink(OsStr::new(target)),
+            )
             .expect("symlink");
         assert_eq!(link.kind(), FileKind::Symlink);
         assert_eq!(place.fs.readlink(&link).expect("readlink"), target);
@@ -418,9 +447,12 @@ fn symlinks(place: &Place<'_>) {
             .unlink(&place.dir, OsStr::new("link"))
             .expect("unlink");
     }
-    let empty = place
-        .fs
-        .symlink(&ctx, &place.dir, OsStr::new("link"), OsStr::new(""));
+    let empty = place.fs.make(
+        &ctx,
+        &place.dir,
+        OsStr::new("link"),
+        New::Symlink(OsStr::new("")),
+    );
     assert_eq!(empty.map(drop), Err(Errno::ENOENT));
 }
 
