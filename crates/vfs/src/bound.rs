@@ -2,7 +2,7 @@
 //!
 //! # Model
 //!
-//! The caches here know a memory bound only as a [`MetadataBound`]: the page cache's is [`Mm`], and [`Unbounded`]
+//! The caches here know a memory bound only as a [`MetadataBound`]: the page cache's is [`Mm`], and that of tests
 //! grants everything. A bound that first makes room in other ways (by evicting from these caches, say) wraps one.
 
 use foliocache_mm::Mm;
@@ -57,16 +57,4 @@ impl MetadataBound for Mm {
     fn uncharge(&self, bytes: u64) {
         self.uncharge_metadata(bytes);
     }
-}
-
-/// Has room for everything, and counts nothing: for tests.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unbounded;
-
-impl MetadataBound for Unbounded {
-    fn charge(&self, _bytes: u64) -> bool {
-        true
-    }
-
-    fn uncharge(&self, _bytes: u64) {}
 }

@@ -144,13 +144,6 @@ impl<T: HashNode> RcuHash<T> {
         }
     }
 
-    /// Has look-ups that go beyond the first table search under the lock at once. Otherwise it takes a
-    /// preemption and a node's whole move to lead a model there.
-    #[cfg(loom)]
-    pub(crate) fn search_under_lock(&mut self) {
-        self.strays = 0;
-    }
-
     #[inline(always)]
     fn table<'g>(&'g self, _rcu: &'g RcuReadGuard) -> &'g Table<T> {
         // Acquire pairs with the Release store in `finish`.
@@ -410,6 +403,8 @@ impl<T: HashNode> Bucket<'_, T> {
 
 mod grow;
 mod table;
+#[cfg(loom)]
+mod testing;
 
 pub use table::{HashLink, HashNode};
 

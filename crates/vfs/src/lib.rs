@@ -46,13 +46,15 @@ mod namei;
 mod open_file;
 mod slab;
 mod super_block;
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
 mod types;
 mod uncached;
 mod walk;
 
 pub use attr::{AttrCell, cleared_set_id, written_mode};
 pub use belief::{Belief, Change, News, Told, Validity};
-pub use bound::{MetadataBound, Unbounded};
+pub use bound::MetadataBound;
 pub use credentials::{Access, Credentials};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name, check_opens};
 pub use generation::{Changing, Generation};
@@ -65,6 +67,8 @@ pub use open_file::{HandleCharge, OpenFile};
 pub use slab::model::pages as slab_model;
 pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use super_block::{InodeHolder, Named, Observer, SuperBlock};
+#[cfg(any(loom, shuttle, feature = "testing"))]
+pub use testing::Unbounded;
 pub use types::{
     Advice, Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME,
     New, OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,

@@ -146,15 +146,6 @@ impl Namei<'_> {
         )
     }
 
-    /// Whether this thread remembers the directory of `path`: for tests, which could not see it otherwise.
-    #[doc(hidden)]
-    pub fn remembers(&self, path: &OsStr) -> bool {
-        let now = self.names.now();
-        let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self.names, self.credentials, now, &rcu);
-        mode.remembers(self.start, path.as_bytes())
-    }
-
     /// Runs `act` on the file at `path`, again if it has gone from the store since it was looked
     /// up.
     pub fn on_inode<R>(

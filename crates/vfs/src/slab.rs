@@ -99,7 +99,7 @@ const LESS: usize = 64;
 pub(crate) struct Slab<T> {
     pub(crate) pool: Arc<Pool>,
     /// Pages that the hand has passed, and those since something was evicted.
-    passed: AtomicUsize,
+    pub(crate) passed: AtomicUsize,
     in_vain: AtomicUsize,
     _objects: PhantomData<fn(T) -> T>,
 }
@@ -133,12 +133,6 @@ impl<T> Slab<T> {
     /// As [`Slab::reserve`], whatever the bound says. Does not sleep.
     pub(crate) fn reserve_uncharged(&self) -> Slot<T> {
         Slot(self.pool.take_uncharged().cast())
-    }
-
-    /// Pages that [`Slab::shrink`] has passed.
-    pub(crate) fn passed(&self) -> u64 {
-        // Relaxed: a figure.
-        self.passed.load(Ordering::Relaxed) as u64
     }
 
     /// Moves the hand over the pages and has `evict` evict [cold](cold) objects, until about `nr` are evicted;

@@ -1,7 +1,8 @@
 //! Tests of every operation, in one thread.
 
 use super::*;
-use crate::bound::{MetadataBound, Unbounded};
+use crate::Unbounded;
+use crate::bound::MetadataBound;
 use crate::slab::{SharedSlab, SlabArc};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};

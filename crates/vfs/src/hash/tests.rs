@@ -1,7 +1,7 @@
 //! Tests of the hash, in one thread and in several.
 
 use super::*;
-use crate::bound::Unbounded;
+use crate::Unbounded;
 use foliocache_sync::thread;
 
 struct Node {

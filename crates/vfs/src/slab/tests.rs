@@ -1,7 +1,8 @@
 //! Slabs: the placement of objects, reuse of slots, and return of pages.
 
 use super::{SharedSlab, Slab, SlabArc, SlabBox};
-use crate::bound::{MetadataBound, Unbounded};
+use crate::Unbounded;
+use crate::bound::MetadataBound;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use std::collections::HashSet;
