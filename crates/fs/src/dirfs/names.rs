@@ -196,7 +196,7 @@ impl DirFs {
             let mut opens = file.opens.lock();
             let cached = inode.mapping().filter(|_| fds.is_none() && !writable);
             if cached.is_some_and(|mapping| node.opens_as_before(&opens, mapping, false)) {
-                self.shared.counters.opened_from_cache();
+                self.shared.counters.opens_from_cache.inc();
             } else {
                 count(&self.shared.counters.opens_asked);
                 node.check_open(&opens, fds, flags)?;
@@ -246,7 +246,7 @@ impl DirFs {
             }
             opens.handles += 1;
         }
-        self.shared.counters.opened_from_cache();
+        self.shared.counters.opens_from_cache.inc();
         OpenFile::charged(inode.clone(), flags, *ctx, charge)
             .inspect_err(|_| inode.ops().released(inode, false))
     }
