@@ -27,8 +27,7 @@ use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::types::{
-    Attr, DirEntry, DirEntryBuf, FileKind, New, OpContext, OpenFlags, RenameMode, SetAttr, StatFs,
-    XattrMode,
+    Attr, DirEntry, FileKind, New, OpContext, OpenFlags, RenameMode, SetAttr, StatFs, XattrMode,
 };
 use crate::uncached::UncachedDir;
 use foliocache_sync::Arc;
@@ -344,21 +343,6 @@ pub trait OpenDirectory: Send + Sync {
     /// # Errors
     /// Those of the backing store.
     fn fsync(&self) -> Result<(), Errno>;
-}
-
-impl dyn OpenDirectory {
-    /// All entries, in order.
-    ///
-    /// # Errors
-    /// As [`OpenDirectory::read`].
-    pub fn read_all(&self) -> Result<Vec<DirEntryBuf>, Errno> {
-        let mut all = Vec::new();
-        self.read(0, &mut |entry| {
-            all.push(entry.into());
-            true
-        })?;
-        Ok(all)
-    }
 }
 
 /// Checks that an inode can be opened as a file.

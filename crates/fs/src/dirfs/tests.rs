@@ -7,14 +7,14 @@ mod quiet;
 use super::NodeOps;
 use super::descriptors::Descriptors;
 use super::stats::Fallback;
-use super::sync_calls::SyncCall;
+use super::sync_calls::{SyncCall, SyncCalls};
 use super::transfer::finish_read;
 use super::{DirFs, DirFsOptions, DirNode};
 use crate::coherence::{LocalChange, Verdict};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 use foliocache_vfs::{
     Credentials, FileSystem, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode,
     SuperBlock,
@@ -30,6 +30,16 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 
 const LEN: usize = (3 << 20) + 1000;
+
+impl SyncCalls {
+    /// Runs `before` ahead of each call from now on.
+    fn intercept(
+        &self,
+        before: impl Fn(SyncCall, BorrowedFd<'_>) -> Result<(), Errno> + Send + Sync + 'static,
+    ) {
+        *self.before.lock() = Some(Arc::new(before));
+    }
+}
 
 fn bytes() -> Vec<u8> {
     (0..LEN as u32)
