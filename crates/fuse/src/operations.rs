@@ -498,7 +498,8 @@ impl Filesystem for Server {
                 2 => XattrMode::Replace,
                 _ => return Err(Errno::EINVAL),
             };
-            conn.fs().setxattr(&conn.inode(ino)?, &name, &value, mode)
+            conn.fs()
+                .setxattr(&conn.inode(ino)?, &name, Some(&value), mode)
         });
     }
 
@@ -540,7 +541,8 @@ impl Filesystem for Server {
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "removexattr", reply, move |conn| {
-            conn.fs().removexattr(&conn.inode(ino)?, &name)
+            conn.fs()
+                .setxattr(&conn.inode(ino)?, &name, None, XattrMode::Set)
         });
     }
 

@@ -293,7 +293,7 @@ pub trait FileSystem: Send + Sync {
     /// `ENODATA`, `EOPNOTSUPP`.
     fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute, or takes it away if `value` is `None`, whatever the mode.
     ///
     /// # Errors
     /// `EEXIST`, `ENODATA`, `EOPNOTSUPP`, `ENOSPC`, `ERANGE`, `E2BIG`, `EROFS`.
@@ -301,7 +301,7 @@ pub trait FileSystem: Send + Sync {
         &self,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno>;
 
@@ -310,12 +310,6 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `EOPNOTSUPP`.
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
-
-    /// Takes an extended attribute away.
-    ///
-    /// # Errors
-    /// `ENODATA`, `EOPNOTSUPP`, `EROFS`.
-    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
 }
 
 /// Number of the root of every file system.

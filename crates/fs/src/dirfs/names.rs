@@ -7,7 +7,7 @@ use super::inodes::Inodes;
 use super::listings::NamesChange;
 use super::node::{DirNode, Location};
 use super::stats::count;
-use super::{DirFs, Shared, written};
+use super::{DirFs, Shared};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -313,22 +313,6 @@ impl DirFs {
             self.put_unnamed(inode);
         }
         Ok(())
-    }
-
-    pub(super) fn xattr_change(
-        &self,
-        inode: &Inode,
-        name: &OsStr,
-        change: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        self.writable()?;
-        if written::is_of_privileges(name) {
-            written::write_before_privileges(inode)?;
-        }
-        let node = DirNode::of(inode)?;
-        let fd = node.path_fd()?;
-        let fd = fd.as_fd();
-        node.own_change(fd, || change(fd))
     }
 }
 

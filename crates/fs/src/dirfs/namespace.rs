@@ -21,7 +21,7 @@ use super::node::{DirNode, NODE_BYTES};
 use super::stream::DirStream;
 use super::sync_calls::SyncCall;
 use super::uncached::Uncached;
-use super::{DirFs, NodeOps, WritebackAtClose};
+use super::{DirFs, NodeOps, WritebackAtClose, written};
 use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
@@ -419,17 +419,22 @@ impl FileSystem for DirFs {
         &self,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        self.xattr_change(inode, name, |fd| xattr::set(fd, name, value, mode))
+        self.writable()?;
+        if written::is_of_privileges(name) {
+            written::write_before_privileges(inode)?;
+        }
+        let node = DirNode::of(inode)?;
+        let fd = node.path_fd()?;
+        node.own_change(fd.as_fd(), || match value {
+            Some(value) => xattr::set(fd.as_fd(), name, value, mode),
+            None => xattr::remove(fd.as_fd(), name),
+        })
     }
 
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
         xattr::list(DirNode::of(inode)?.path_fd()?.as_fd())
-    }
-
-    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        self.xattr_change(inode, name, |fd| xattr::remove(fd, name))
     }
 }

@@ -439,27 +439,17 @@ impl FileSystem for MemFs {
         &self,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err(Errno::ERANGE);
-        }
-        if value.len() > MAX_XATTR {
-            return Err(Errno::E2BIG);
-        }
         let node = MemNode::of(inode)?;
-        let mut xattrs = node.xattrs.lock();
-        match (mode, xattrs.contains_key(name)) {
-            (XattrMode::Create, true) => return Err(Errno::EEXIST),
-            (XattrMode::Replace, false) => return Err(Errno::ENODATA),
-            _ => {}
-        }
-        node.charge(xattr_bytes(name, value))?;
-        if let Some(old) = xattrs.insert(name.to_owned(), value.to_owned()) {
+        let old = match value {
+            Some(value) => node.insert_xattr(name, value, mode)?,
+            None => Some(node.xattrs.lock().remove(name).ok_or(Errno::ENODATA)?),
+        };
+        if let Some(old) = old {
             node.uncharge(xattr_bytes(name, &old));
         }
-        drop(xattrs);
         changed(inode);
         Ok(())
     }
@@ -467,13 +457,30 @@ impl FileSystem for MemFs {
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
         Ok(MemNode::of(inode)?.xattrs.lock().keys().cloned().collect())
     }
+}
 
-    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        let node = MemNode::of(inode)?;
-        let old = node.xattrs.lock().remove(name).ok_or(Errno::ENODATA)?;
-        node.uncharge(xattr_bytes(name, &old));
-        changed(inode);
-        Ok(())
+impl MemNode {
+    /// Returns the attribute that was replaced.
+    fn insert_xattr(
+        &self,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<Option<Vec<u8>>, Errno> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Errno::ERANGE);
+        }
+        if value.len() > MAX_XATTR {
+            return Err(Errno::E2BIG);
+        }
+        let mut xattrs = self.xattrs.lock();
+        match (mode, xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Errno::EEXIST),
+            (XattrMode::Replace, false) => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        self.charge(xattr_bytes(name, value))?;
+        Ok(xattrs.insert(name.to_owned(), value.to_owned()))
     }
 }
 

@@ -89,9 +89,8 @@ macro_rules! delegate_to {
             fn statfs(&self) -> Result<StatFs, Errno>;
             fn sync_fs(&self) -> Result<(), Errno>;
             fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
-            fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
+            fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: Option<&[u8]>, mode: XattrMode) -> Result<(), Errno>;
             fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
-            fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
         }
     };
 }

@@ -526,15 +526,17 @@ impl FileSystem for Names {
         Err(Errno::ENOSYS)
     }
 
-    fn setxattr(&self, _: &SlabArc<Inode>, _: &OsStr, _: &[u8], _: XattrMode) -> Result<(), Errno> {
+    fn setxattr(
+        &self,
+        _: &SlabArc<Inode>,
+        _: &OsStr,
+        _: Option<&[u8]>,
+        _: XattrMode,
+    ) -> Result<(), Errno> {
         Err(Errno::ENOSYS)
     }
 
     fn listxattr(&self, _: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
-        Err(Errno::ENOSYS)
-    }
-
-    fn removexattr(&self, _: &SlabArc<Inode>, _: &OsStr) -> Result<(), Errno> {
         Err(Errno::ENOSYS)
     }
 }

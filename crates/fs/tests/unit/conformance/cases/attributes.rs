@@ -140,14 +140,17 @@ fn owners(place: &Place<'_>) {
 fn xattrs(place: &Place<'_>) {
     let inode = place.create("file").inode().clone();
     let (name, other) = (OsStr::new("user.one"), OsStr::new("user.two"));
-    match place.fs.setxattr(&inode, name, b"value", XattrMode::Set) {
+    match place
+        .fs
+        .setxattr(&inode, name, Some(b"value"), XattrMode::Set)
+    {
         // A source without extended attributes says so everywhere alike.
         Err(Errno::EOPNOTSUPP) => return,
         done => done.expect("setxattr"),
     }
     assert_eq!(place.fs.getxattr(&inode, name).expect("getxattr"), b"value");
     assert_eq!(place.fs.getxattr(&inode, other), Err(Errno::ENODATA));
-    let set = |name, mode| place.fs.setxattr(&inode, name, b"new", mode);
+    let set = |name, mode| place.fs.setxattr(&inode, name, Some(b"new"), mode);
     assert_eq!(set(name, XattrMode::Create), Err(Errno::EEXIST));
     assert_eq!(set(other, XattrMode::Replace), Err(Errno::ENODATA));
     assert_eq!(set(name, XattrMode::Replace), Ok(()));
@@ -157,8 +160,14 @@ fn xattrs(place: &Place<'_>) {
     names.sort();
     assert_eq!(names, [name, other]);
     assert_eq!(place.fs.getxattr(&inode, name).expect("getxattr"), b"new");
-    place.fs.removexattr(&inode, name).expect("removexattr");
-    assert_eq!(place.fs.removexattr(&inode, name), Err(Errno::ENODATA));
+    place
+        .fs
+        .setxattr(&inode, name, None, XattrMode::Set)
+        .expect("removexattr");
+    assert_eq!(
+        place.fs.setxattr(&inode, name, None, XattrMode::Set),
+        Err(Errno::ENODATA)
+    );
 }
 
 fn statfs(place: &Place<'_>) {
