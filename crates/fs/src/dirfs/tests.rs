@@ -8,7 +8,6 @@ use super::NodeOps;
 use super::descriptors::Descriptors;
 use super::stats::Fallback;
 use super::sync_calls::{SyncCall, SyncCalls};
-use super::transfer::finish_read;
 use super::{DirFs, DirFsOptions, DirNode};
 use crate::coherence::{LocalChange, Verdict};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
@@ -264,7 +263,7 @@ fn a_read_refused_by_direct_io_or_the_ring_falls_back_to_a_buffered_read() {
     let (fs, node) = with_file(source.path(), DirFsOptions::default());
     let fds = node.descriptors(false).expect("descriptors");
     let list = [memory(1 << 20), memory(1 << 20)];
-    let finish = |result| finish_read(&fs.shared, &fds, 4096, &list, result);
+    let finish = |result| node.source(&fds).finish_read(4096, &list, result);
     for refused in [Errno::ENOMEM, Errno::EPERM, Errno::ENOSYS] {
         list[1].zero(0, 1 << 20);
         assert_eq!(finish(Err(refused)), Ok(2 << 20));
