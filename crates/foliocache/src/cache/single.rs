@@ -235,7 +235,7 @@ impl Cache {
             let why = "only a descriptor of a regular file can be adopted";
             return Err(Error::Unsupported(why));
         }
-        let mut how = open_how::NOTHING;
+        let mut how = open_how::nothing();
         how.flags = OpenFlags {
             read: !mode.contains(OFlags::WRONLY),
             write: mode.intersects(OFlags::WRONLY | OFlags::RDWR),
@@ -387,7 +387,7 @@ impl Cache {
         };
         let how = OpenHow {
             flags,
-            ..open_how::NOTHING
+            ..open_how::nothing()
         };
         if let Some((open, mount)) = self.open_known(stat, how, None) {
             let held = open.map_err(&failed).and_then(|open| {
