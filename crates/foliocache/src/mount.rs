@@ -66,7 +66,6 @@ impl VfsMount {
         path: PathBuf,
         of_files: bool,
     ) -> Arc<Self> {
-        let process = credentials::current();
         let names = Names {
             super_block: Arc::new(SuperBlock::new(fs, bdi.mm())),
             bdi,
@@ -74,12 +73,7 @@ impl VfsMount {
         };
         Arc::new(Self {
             names: ParentOnly::new(names),
-            ctx: OpContext {
-                uid: process.uid,
-                gid: process.gid,
-                pid: process.pid,
-                umask: process.umask,
-            },
+            ctx: credentials::current(),
             path,
             of_files,
             offload: Mutex::default(),

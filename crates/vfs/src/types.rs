@@ -7,6 +7,7 @@
 
 use foliocache_mm::{Access, Iocb};
 use foliocache_sys::clock::Timespec;
+pub use foliocache_sys::credentials::OpContext;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
 pub use foliocache_sys::fd::xattr::XattrMode;
 pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
@@ -122,33 +123,6 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
-}
-
-/// On whose behalf an operation is made.
-///
-/// File systems check no permissions: the front door does (the kernel on a mount, the process
-/// itself in the library). They use this for the owner of new files, and for clearing set-id bits
-/// at an unprivileged write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpContext {
-    /// User of the caller.
-    pub uid: u32,
-    /// Group of the caller.
-    pub gid: u32,
-    /// Process of the caller, 0 if there is none.
-    pub pid: u32,
-    /// Bits that are cleared in the mode of a new file.
-    pub umask: u32,
-}
-
-impl OpContext {
-    /// Root without a umask: a new file belongs to user 0 with exactly the requested mode.
-    pub const ROOT: OpContext = OpContext {
-        uid: 0,
-        gid: 0,
-        pid: 0,
-        umask: 0,
-    };
 }
 
 /// How a file is opened.
