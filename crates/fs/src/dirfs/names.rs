@@ -41,20 +41,6 @@ impl Shared {
 }
 
 impl DirFs {
-    /// As [`DirFs::adopt`], of what the name leads to now, whose descriptor is kept.
-    pub(super) fn adopt_and_keep(
-        &self,
-        parent: &SlabArc<Inode>,
-        dir: BorrowedFd<'_>,
-        name: &OsStr,
-    ) -> Result<(SlabArc<Inode>, bool), Errno> {
-        let found = self.open_name(dir, name)?;
-        let adopted = self.adopt(parent, name, &fd::fstat(found.as_fd())?)?;
-        self.shared
-            .keep_path(DirNode::of(&adopted.0)?.id, &Arc::new(found));
-        Ok(adopted)
-    }
-
     pub(super) fn writable(&self) -> Result<(), Errno> {
         if self.shared.options.read_only {
             Err(Errno::EROFS)
@@ -222,33 +208,6 @@ impl DirFs {
             handle.truncate_at_open()?;
         }
         Ok(handle)
-    }
-
-    /// As [`DirFs::handle`], for reading, where the file opens as it did before.
-    ///
-    /// # Errors
-    /// `EAGAIN` if the source would have to be asked, or another thread waited for.
-    pub(super) fn handle_cached(
-        &self,
-        ctx: &OpContext,
-        inode: &SlabArc<Inode>,
-        flags: OpenFlags,
-    ) -> Result<OpenFile, Errno> {
-        let mm = self.shared.bdi.mm();
-        mm.check_fork()?;
-        let mapping = inode.mapping().ok_or(Errno::EAGAIN)?;
-        let node = DirNode::of(inode)?;
-        let charge = OpenFile::charge_at_once(mm)?;
-        {
-            let mut opens = node.file().opens.try_lock().ok_or(Errno::EAGAIN)?;
-            if !node.opens_as_before(&opens, mapping, true) {
-                return Err(Errno::EAGAIN);
-            }
-            opens.handles += 1;
-        }
-        self.shared.counters.opens_from_cache.inc();
-        OpenFile::charged(inode.clone(), flags, *ctx, charge)
-            .inspect_err(|_| inode.ops().released(inode, false))
     }
 
     /// A name of `inode` is gone. Context: `moves` held.

@@ -135,7 +135,12 @@ impl FileSystem for DirFs {
             _ => check_component(name)?,
         }
         if DirNode::of(dir)?.has_replaced_names() {
-            return self.adopt_and_keep(dir, fd.as_fd(), name);
+            // What the name leads to now, whose descriptor is kept.
+            let found = self.open_name(fd.as_fd(), name)?;
+            let adopted = self.adopt(dir, name, &fd::fstat(found.as_fd())?)?;
+            self.shared
+                .keep_path(DirNode::of(&adopted.0)?.id, &Arc::new(found));
+            return Ok(adopted);
         }
         self.adopt(dir, name, &dir::fstatat(fd.as_fd(), name)?)
     }
@@ -367,7 +372,21 @@ impl FileSystem for DirFs {
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
         check_opens(inode)?;
-        self.handle_cached(ctx, inode, flags)
+        let mm = self.shared.bdi.mm();
+        mm.check_fork()?;
+        let mapping = inode.mapping().ok_or(Errno::EAGAIN)?;
+        let node = DirNode::of(inode)?;
+        let charge = OpenFile::charge_at_once(mm)?;
+        {
+            let mut opens = node.file().opens.try_lock().ok_or(Errno::EAGAIN)?;
+            if !node.opens_as_before(&opens, mapping, true) {
+                return Err(Errno::EAGAIN);
+            }
+            opens.handles += 1;
+        }
+        self.shared.counters.opens_from_cache.inc();
+        OpenFile::charged(inode.clone(), flags, *ctx, charge)
+            .inspect_err(|_| inode.ops().released(inode, false))
     }
 
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
