@@ -34,6 +34,7 @@ mod bound;
 mod cached;
 mod credentials;
 pub mod dcache;
+mod entries;
 mod epoch;
 mod filesystem;
 mod generation;
@@ -56,6 +57,7 @@ pub use attr::{AttrCell, cleared_set_id, written_mode};
 pub use belief::{Belief, Change, News, Told, Validity};
 pub use bound::MetadataBound;
 pub use credentials::{Access, Credentials};
+pub use entries::{Entries, Found};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name, check_opens};
 pub use generation::{Changing, Generation};
 pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
@@ -74,5 +76,5 @@ pub use types::{
     New, OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,
     SetAttr, SetTime, StatFs, XattrMode,
 };
-pub use uncached::{UncachedDir, UncachedEntries, UncachedEntry};
+pub use uncached::UncachedDir;
 pub use walk::WalkError;
