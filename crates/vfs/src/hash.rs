@@ -276,14 +276,6 @@ impl<T: HashNode> RcuHash<T> {
         self.stripes.iter().map(len).sum()
     }
 
-    /// How often [`lock`](Self::lock) has taken a lock. Costs a load for each stripe, up to 1024.
-    #[must_use]
-    pub fn locks_taken(&self) -> u64 {
-        let locked = |stripe: &Stripe| stripe.locked.load(Ordering::Relaxed);
-        // Relaxed: a statistic.
-        self.stripes.iter().map(locked).sum()
-    }
-
     /// Buckets now.
     #[must_use]
     pub fn buckets(&self) -> usize {
@@ -403,7 +395,7 @@ impl<T: HashNode> Bucket<'_, T> {
 
 mod grow;
 mod table;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle, feature = "testing"))]
 mod testing;
 
 pub use table::{HashLink, HashNode};

@@ -60,7 +60,9 @@ pub use credentials::{Access, Credentials};
 pub use entries::{Entries, Found};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name, check_opens};
 pub use generation::{Changing, Generation};
-pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
+#[cfg(any(loom, shuttle, feature = "testing"))]
+pub use icache::InodeCacheStats;
+pub use icache::{CachedInode, Iget, InodeCache, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use locks::{Contended, FileLocks};
 pub use namei::{Namei, OpenHow};
