@@ -13,7 +13,9 @@ use crate::options::KernelCache;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Device, New, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
+use foliocache_vfs::{
+    Device, New, OpenFlags, PERMISSION_BITS, Remove, RenameMode, SetAttr, XattrMode,
+};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle as Fh, Filesystem, FopenFlags, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags as RawFlags, RenameFlags, Request, TimeOrNow, WriteFlags,
@@ -190,14 +192,14 @@ impl Filesystem for Server {
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "unlink", reply, move |conn| {
-            conn.remove(parent, &name, |dir| conn.names.unlink(dir, &name, None))
+            conn.remove(parent, &name, Remove::File)
         });
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "rmdir", reply, move |conn| {
-            conn.remove(parent, &name, |dir| conn.names.rmdir(dir, &name, None))
+            conn.remove(parent, &name, Remove::Directory)
         });
     }
 

@@ -27,7 +27,8 @@ use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::types::{
-    Attr, DirEntry, FileKind, New, OpContext, OpenFlags, RenameMode, SetAttr, StatFs, XattrMode,
+    Attr, DirEntry, FileKind, New, OpContext, OpenFlags, Remove, RenameMode, SetAttr, StatFs,
+    XattrMode,
 };
 use crate::uncached::UncachedDir;
 use foliocache_sync::Arc;
@@ -200,17 +201,11 @@ pub trait FileSystem: Send + Sync {
     fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr)
     -> Result<(), Errno>;
 
-    /// Removes a name of anything but a directory. An open file lives on until it is closed.
+    /// Removes a name. An open file lives on until it is closed.
     ///
     /// # Errors
-    /// `ENOENT`, `EISDIR`, `EROFS`.
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-
-    /// Takes an empty directory away.
-    ///
-    /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY`, `EROFS`.
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    /// `ENOENT`, `EISDIR` and `ENOTDIR` for the other kind, `ENOTEMPTY`, `EBUSY`, `EROFS`.
+    fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno>;
 
     /// Moves a name, atomically.
     ///

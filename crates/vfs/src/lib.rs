@@ -75,8 +75,8 @@ pub use super_block::{InodeHolder, Named, Observer, SuperBlock};
 pub use testing::Unbounded;
 pub use types::{
     Advice, Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME,
-    New, OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,
-    SetAttr, SetTime, StatFs, XattrMode,
+    New, OpContext, OpenFlags, PERMISSION_BITS, Remove, RenameMode, S_ISGID, S_ISUID, S_ISVTX,
+    SeekSparse, SetAttr, SetTime, StatFs, XattrMode,
 };
 pub use uncached::UncachedDir;
 pub use walk::WalkError;

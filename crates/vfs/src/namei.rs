@@ -20,7 +20,9 @@ use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
 use crate::super_block::{MAX_STALE, Named, RcuAt, RcuMode, ReferenceMode, SuperBlock};
-use crate::types::{Attr, Attributes, FileKind, New, OpContext, OpenFlags, RenameMode, SetAttr};
+use crate::types::{
+    Attr, Attributes, FileKind, New, OpContext, OpenFlags, Remove, RenameMode, SetAttr,
+};
 use crate::walk::{Last, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sys::Errno;
@@ -302,7 +304,7 @@ impl Namei<'_> {
                     false => Err(Errno::ENOTDIR.into()),
                 };
             }
-            Ok(self.names.unlink(&dir.dentry, &name, self.credentials)?)
+            Ok((self.names).remove(&dir.dentry, &name, Remove::File, self.credentials)?)
         })
     }
 
@@ -316,7 +318,8 @@ impl Namei<'_> {
                 Last::Dot | Last::Normal(_) => Errno::EINVAL,
             };
             let (dir, name) = parent.normal(otherwise)?;
-            Ok(self.names.rmdir(&dir.dentry, &name, self.credentials)?)
+            let what = Remove::Directory;
+            Ok((self.names).remove(&dir.dentry, &name, what, self.credentials)?)
         })
     }
 

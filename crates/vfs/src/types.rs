@@ -107,6 +107,17 @@ pub enum New<'a> {
     Symlink(&'a OsStr),
 }
 
+/// The kind of object whose name is removed; for the other kind that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remove {
+    /// Anything but a directory.
+    #[doc(alias = "unlink")]
+    File,
+    /// An empty directory.
+    #[doc(alias = "rmdir")]
+    Directory,
+}
+
 /// The attributes to change; `None` leaves one unchanged.
 #[doc(alias = "iattr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

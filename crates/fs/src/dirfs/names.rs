@@ -4,7 +4,6 @@ use super::answers::remembered;
 use super::descriptors::Descriptors;
 use super::identity::Identity;
 use super::inodes::Inodes;
-use super::listings::NamesChange;
 use super::node::{DirNode, Location};
 use super::stats::count;
 use super::{DirFs, Shared};
@@ -241,37 +240,6 @@ impl DirFs {
             node.unpin(opens.as_deref());
         }
         Inode::put(inode);
-    }
-
-    /// Takes a name away; `remove` is the call that does it.
-    pub(super) fn remove(
-        &self,
-        parent: &SlabArc<Inode>,
-        name: &OsStr,
-        remove: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        self.writable()?;
-        let dir = self.directory(parent)?;
-        let _changes = NamesChange::of(parent);
-        let live = {
-            let _moves = self.shared.moves.read();
-            let fd = self.open_name(dir.as_fd(), name)?;
-            match self.inodes.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
-                None => {
-                    remove(dir.as_fd())?;
-                    None
-                }
-                Some(inode) => {
-                    DirNode::of(&inode)?.own_change(fd.as_fd(), || remove(dir.as_fd()))?;
-                    self.lost_name(&inode, parent, name, fd);
-                    Some(inode)
-                }
-            }
-        };
-        if let Some(inode) = live {
-            self.put_unnamed(inode);
-        }
-        Ok(())
     }
 }
 

@@ -29,7 +29,8 @@ use foliocache_sys::dir;
 use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
     Attr, Belief, FileKind, FileSystem, Generation, Inode, New, OpContext, OpenDirectory, OpenFile,
-    OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, UncachedDir, XattrMode, check_opens,
+    OpenFlags, ROOT_INO, Remove, RenameMode, SetAttr, SlabArc, StatFs, UncachedDir, XattrMode,
+    check_opens,
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -267,17 +268,37 @@ impl FileSystem for DirFs {
         Ok(())
     }
 
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        check_component(name)?;
-        self.remove(dir, name, |fd| dir::unlinkat(fd, name))
-    }
-
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn remove(&self, parent: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno> {
         match name.as_bytes() {
-            b".." => return Err(Errno::ENOTEMPTY),
+            b".." if what == Remove::Directory => return Err(Errno::ENOTEMPTY),
             _ => check_component(name)?,
         }
-        self.remove(dir, name, |fd| dir::rmdirat(fd, name))
+        self.writable()?;
+        let dir = self.directory(parent)?;
+        let remove = || match what {
+            Remove::File => dir::unlinkat(dir.as_fd(), name),
+            Remove::Directory => dir::rmdirat(dir.as_fd(), name),
+        };
+        let _changes = NamesChange::of(parent);
+        let live = {
+            let _moves = self.shared.moves.read();
+            let fd = self.open_name(dir.as_fd(), name)?;
+            match self.inodes.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
+                None => {
+                    remove()?;
+                    None
+                }
+                Some(inode) => {
+                    DirNode::of(&inode)?.own_change(fd.as_fd(), remove)?;
+                    self.lost_name(&inode, parent, name, fd);
+                    Some(inode)
+                }
+            }
+        };
+        if let Some(inode) = live {
+            self.put_unnamed(inode);
+        }
+        Ok(())
     }
 
     fn rename(

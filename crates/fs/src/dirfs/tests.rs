@@ -15,8 +15,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 use foliocache_vfs::{
-    Credentials, FileSystem, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode,
-    SuperBlock,
+    Credentials, FileSystem, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, Remove,
+    RenameMode, SuperBlock,
 };
 use std::ffi::OsStr;
 use std::io::Write;
@@ -344,7 +344,8 @@ fn files_that_lose_a_name(beside: bool) {
             fs.link(&inode, &root, OsStr::new(&two)).expect("link");
         }
         let lost = if i % 2 == 0 && !beside { &two } else { &one };
-        fs.unlink(&root, OsStr::new(lost)).expect("unlink");
+        fs.remove(&root, OsStr::new(lost), Remove::File)
+            .expect("unlink");
         inodes.push(inode);
     }
     let ours = source.path().canonicalize().expect("a path");
@@ -375,9 +376,10 @@ fn files_that_lose_a_name(beside: bool) {
     let (from, to) = (OsStr::new("third"), OsStr::new("fourth"));
     fs.rename(&root, from, &root, to, foliocache_vfs::RenameMode::Replace)
         .expect("rename");
-    fs.unlink(&root, to).expect("unlink");
+    fs.remove(&root, to, Remove::File).expect("unlink");
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 1);
-    fs.unlink(&root, OsStr::new("one0")).expect("unlink");
+    fs.remove(&root, OsStr::new("one0"), Remove::File)
+        .expect("unlink");
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 0);
 }
 
@@ -392,7 +394,8 @@ fn a_file_whose_names_we_and_others_removed_has_attributes() {
     std::fs::write(&one, "data").expect("write");
     std::fs::hard_link(&one, &two).expect("link");
     let inode = fs.lookup(&fs.root(), OsStr::new("one")).expect("lookup");
-    fs.unlink(&fs.root(), OsStr::new("one")).expect("unlink");
+    fs.remove(&fs.root(), OsStr::new("one"), Remove::File)
+        .expect("unlink");
     std::fs::remove_file(&two).expect("remove");
     assert!(fs.give_up_removed(&inode));
     assert_eq!(fs.getattr(&inode).expect("attributes").nlink, 0);
@@ -415,8 +418,8 @@ fn changes_of_names_in_different_directories_do_not_wait_for_each_other() {
                 .expect("mkdir");
             fs.rename(&root, file, &root, moved, RenameMode::Replace)
                 .expect("rename");
-            fs.unlink(&root, moved).expect("unlink");
-            fs.rmdir(&root, dir).expect("rmdir");
+            fs.remove(&root, moved, Remove::File).expect("unlink");
+            fs.remove(&root, dir, Remove::Directory).expect("rmdir");
             tell.send(()).expect("the test waits");
         });
         let made = told.recv_timeout(LONG);

@@ -10,8 +10,8 @@ use foliocache_sync::time::coarse_realtime;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, New, OpContext,
-    OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr,
-    SlabArc, StatFs, XattrMode, check_name, check_opens, cleared_set_id, inode_bytes,
+    OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, Remove, RenameMode, S_ISGID,
+    SetAttr, SlabArc, StatFs, XattrMode, check_name, check_opens, cleared_set_id, inode_bytes,
 };
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
@@ -289,23 +289,19 @@ impl FileSystem for MemFs {
         })
     }
 
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        let inode = Self::existing(dir, name)?;
-        if inode.is_directory() {
-            return Err(Errno::EISDIR);
-        }
-        Self::remove_entry(dir, name)?;
-        Self::unlinked(dir, &inode);
-        Ok(())
-    }
-
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        if name.as_bytes() == b".." {
+    fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno> {
+        if what == Remove::Directory && name.as_bytes() == b".." {
             return Err(Errno::ENOTEMPTY);
         }
         let inode = Self::existing(dir, name)?;
-        entries(&inode)?;
-        Self::kill(&inode)?;
+        match what {
+            Remove::File if inode.is_directory() => return Err(Errno::EISDIR),
+            Remove::File => {}
+            Remove::Directory => {
+                entries(&inode)?;
+                Self::kill(&inode)?;
+            }
+        }
         Self::remove_entry(dir, name)?;
         Self::unlinked(dir, &inode);
         Ok(())

@@ -5,7 +5,9 @@ use crate::steps::Random;
 use crate::world::{Ours, World};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{Inode, Namei, New, OpContext, OpenFlags, OpenHow, RenameMode, WalkError};
+use foliocache_vfs::{
+    Inode, Namei, New, OpContext, OpenFlags, OpenHow, Remove, RenameMode, WalkError,
+};
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -245,14 +247,18 @@ fn a_directory_is_removed_or_filled_and_never_both() {
                     made.map(drop)
                 });
                 start.wait();
-                let removed = names.rmdir(top, dir_name, None);
+                let removed = names.remove(top, dir_name, Remove::Directory, None);
                 (make.join().expect("no panic"), removed)
             });
             match made {
                 Ok(()) => {
                     assert_eq!(removed, Err(Errno::ENOTEMPTY));
-                    names.unlink(&dir, file, None).expect("unlink");
-                    names.rmdir(top, dir_name, None).expect("rmdir");
+                    names
+                        .remove(&dir, file, Remove::File, None)
+                        .expect("unlink");
+                    names
+                        .remove(top, dir_name, Remove::Directory, None)
+                        .expect("rmdir");
                 }
                 Err(error) => {
                     assert!(matches!(error, Errno::ENOENT | Errno::ESTALE), "{error}");

@@ -6,8 +6,8 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Advice, FileSystem, Inode, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode,
-    SetAttr, SetTime, SlabArc, SuperBlock, WalkError,
+    Advice, FileSystem, Inode, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, Remove,
+    RenameMode, SetAttr, SetTime, SlabArc, SuperBlock, WalkError,
 };
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -166,7 +166,8 @@ fn own_changes_do_not_drop_the_cache() {
         fs.setattr(&ROOT, file.inode(), &set).expect("chmod");
         fs.link(file.inode(), &fs.root(), OsStr::new("other"))
             .expect("link");
-        fs.unlink(&fs.root(), OsStr::new("other")).expect("unlink");
+        fs.remove(&fs.root(), OsStr::new("other"), Remove::File)
+            .expect("unlink");
         fs.rename(
             &fs.root(),
             name,
@@ -363,7 +364,7 @@ fn names_do_not_lead_out_of_the_source() {
                 "{name}"
             );
         }
-        assert!(fs.unlink(&root, OsStr::new(name)).is_err());
+        assert!(fs.remove(&root, OsStr::new(name), Remove::File).is_err());
     }
     // A directory that is replaced by a link behind our back is not followed.
     let inner = walk(&fs, "dir/inner").expect("lookup");
@@ -411,7 +412,8 @@ fn pages_of_unlinked_files_are_given_up() {
     write_all(&file, &pattern(1, 1 << 20), 0);
     drop(file);
     assert!(resident() >= 256);
-    fs.unlink(&fs.root(), OsStr::new("dirty")).expect("unlink");
+    fs.remove(&fs.root(), OsStr::new("dirty"), Remove::File)
+        .expect("unlink");
     assert_eq!(resident(), 0, "they can no longer be read");
     assert_eq!(fs.bdi().nr_not_durable(), 0);
 
@@ -470,7 +472,7 @@ fn read_only_sources_refuse_every_change() {
         erofs
     );
     assert_eq!(fs.link(&file, &root, name), erofs);
-    assert_eq!(fs.unlink(&root, OsStr::new("file")), erofs);
+    assert_eq!(fs.remove(&root, OsStr::new("file"), Remove::File), erofs);
     assert_eq!(
         fs.rename(&root, OsStr::new("file"), &root, name, RenameMode::Replace),
         erofs

@@ -7,8 +7,8 @@ use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{AddressSpace, Mm};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, SeekSparse,
-    SetAttr, SetTime, SlabArc, SuperBlock,
+    Attr, Device, FileKind, FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, Remove,
+    SeekSparse, SetAttr, SetTime, SlabArc, SuperBlock,
 };
 use std::ffi::OsStr;
 use std::fs;
@@ -260,7 +260,7 @@ fn a_change_from_outside_is_not_taken_for_our_own() {
     });
     let link = |fs: &DirFs, inode: &SlabArc<Inode>| {
         fs.link(inode, &fs.root(), OsStr::new("other"))?;
-        fs.unlink(&fs.root(), OsStr::new("other"))?;
+        fs.remove(&fs.root(), OsStr::new("other"), Remove::File)?;
         fs.getattr(inode)
     };
     type Change<'a> = &'a dyn Fn(&DirFs, &SlabArc<Inode>) -> Result<Attr, Errno>;
@@ -311,7 +311,8 @@ fn concurrent_first_opens_share_one_address_space() {
                 }
             });
             assert_eq!(read_all(&open(fs, &inode)), b"xxx");
-            fs.unlink(&fs.root(), OsStr::new(&name)).expect("unlink");
+            fs.remove(&fs.root(), OsStr::new(&name), Remove::File)
+                .expect("unlink");
         }
         fs.reap();
         assert!(mm.mappings().len() < 200);
@@ -343,7 +344,8 @@ fn a_file_in_memory_pays_for_its_address_space_when_it_is_opened() {
         assert_eq!(mm.usage().metadata_bytes, made + mapping_bytes());
         drop(open(&fs, &inode));
         assert_eq!(mm.usage().metadata_bytes, made + mapping_bytes(), "once");
-        fs.unlink(&fs.root(), OsStr::new("file")).expect("unlink");
+        fs.remove(&fs.root(), OsStr::new("file"), Remove::File)
+            .expect("unlink");
         drop(inode);
         assert_eq!(mm.usage().metadata_bytes, before);
     }
@@ -376,7 +378,8 @@ fn a_file_of_a_directory_pays_for_its_address_space_when_it_is_opened() {
     drop(handles);
     for at in 0..files {
         let name = format!("file{at}");
-        fs.unlink(&fs.root(), OsStr::new(&name)).expect("unlink");
+        fs.remove(&fs.root(), OsStr::new(&name), Remove::File)
+            .expect("unlink");
     }
     drop(inodes);
     fs.shrink_inodes(0);

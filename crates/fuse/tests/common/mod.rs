@@ -8,7 +8,7 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     Attr, Attributes, FileKind, FileSystem, Generation, Inode, New, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
+    OpenFile, OpenFlags, Remove, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -80,8 +80,7 @@ macro_rules! delegate_to {
             fn make(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, new: New<'_>) -> Result<SlabArc<Inode>, Errno>;
             fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
             fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-            fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-            fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+            fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno>;
             fn rename(
                 &self, from_dir: &SlabArc<Inode>, from: &OsStr, to_dir: &SlabArc<Inode>, to: &OsStr, mode: RenameMode
             ) -> Result<(), Errno>;

@@ -14,7 +14,7 @@ use crate::dcache::{DentryRef, Name, comes_first};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::slab::SlabArc;
-use crate::types::{FileKind, New, OpContext, OpenFlags, RenameMode, S_ISVTX};
+use crate::types::{FileKind, New, OpContext, OpenFlags, Remove, RenameMode, S_ISVTX};
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use std::ffi::OsStr;
@@ -149,37 +149,13 @@ impl SuperBlock {
         })
     }
 
-    /// Removes a name of anything but a directory, see
-    /// [`FileSystem::unlink`](crate::FileSystem::unlink).
-    pub fn unlink(
+    /// Removes a name, see [`FileSystem::remove`](crate::FileSystem::remove).
+    pub fn remove(
         &self,
         dir: &DentryRef<Inode>,
         name: &OsStr,
+        what: Remove,
         credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
-        self.remove(dir, name, credentials, |inode| {
-            self.caches.fs.unlink(inode, name)
-        })
-    }
-
-    /// Takes an empty directory away, see [`FileSystem::rmdir`](crate::FileSystem::rmdir).
-    pub fn rmdir(
-        &self,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
-        self.remove(dir, name, credentials, |inode| {
-            self.caches.fs.rmdir(inode, name)
-        })
-    }
-
-    fn remove(
-        &self,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        credentials: Option<&Credentials>,
-        remove: impl FnOnce(&SlabArc<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         Self::forgetting_stale(&[dir], || {
             let inode = Self::directory(dir)?;
@@ -187,7 +163,7 @@ impl SuperBlock {
             self.check_delete(&inode, name, credentials)?;
             let (asked, doubts) = (self.now(), inode.attributes().doubts());
             let until = self.belief.until_ours(&inode, asked, false);
-            let removed = remove(&inode);
+            let removed = self.caches.fs.remove(&inode, name, what);
             inode.attributes().doubt();
             if removed.is_ok() {
                 self.tell_of_name(&inode, name);

@@ -8,8 +8,8 @@ use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Belief, Change, Credentials, Device, FallocateMode, FileKind,
     FileSystem, Generation, Inode, InodeOperations, Namei, New, News, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, RenameMode, SeekSparse, SetAttr, SlabArc, SlabWeak, StatFs, SuperBlock,
-    Told, Validity, XattrMode,
+    OpenFile, OpenFlags, Remove, RenameMode, SeekSparse, SetAttr, SlabArc, SlabWeak, StatFs,
+    SuperBlock, Told, Validity, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::mem;
@@ -434,11 +434,7 @@ impl FileSystem for Names {
         inode.ops().getattr(inode)
     }
 
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        self.take(dir.ino(), str_of(name)).map(drop)
-    }
-
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, _: Remove) -> Result<(), Errno> {
         self.take(dir.ino(), str_of(name)).map(drop)
     }
 

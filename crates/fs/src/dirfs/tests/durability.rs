@@ -7,7 +7,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::{Errno, fd};
 use foliocache_vfs::{
-    FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
+    FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, Remove, RenameMode, SetAttr, SlabArc,
 };
 use std::ffi::OsStr;
 use std::path::Path;
@@ -274,7 +274,8 @@ fn a_sync_of_everything_covers_file_systems_mounted_below_the_source() {
     fs.sync_fs().expect("all is synced");
     assert!(fs.shared.forgotten_below.is_durable());
     let shm = fs.lookup(&root, OsStr::new("shm")).expect("/dev/shm");
-    fs.unlink(&shm, OsStr::new(&name)).expect("unlink");
+    fs.remove(&shm, OsStr::new(&name), Remove::File)
+        .expect("unlink");
 }
 
 /// The tail of a file goes through the kernel's cache. One that is written while the file is flushed is not

@@ -9,8 +9,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Credentials, FileKind, FileSystem, Inode, New, OpContext, OpenFlags, RenameMode, SetAttr,
-    SuperBlock, WalkError,
+    Credentials, FileKind, FileSystem, Inode, New, OpContext, OpenFlags, Remove, RenameMode,
+    SetAttr, SuperBlock, WalkError,
 };
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -289,19 +289,26 @@ fn changes_of_names_are_seen_at_once() {
         );
         assert_eq!(nlink(), Ok(2), "two names of one file are left as they are");
         names
-            .unlink(&names.dir("d/other"), name("g"), None)
+            .remove(&names.dir("d/other"), name("g"), Remove::File, None)
             .expect("one less");
         assert_eq!(nlink(), Ok(1));
         assert_eq!(names.ino("d/other/g"), Err(errno(Errno::ENOENT)));
-        names.unlink(root, name("hard"), None).expect("the last");
+        names
+            .remove(root, name("hard"), Remove::File, None)
+            .expect("the last");
         assert_eq!(names.ino("hard"), Err(errno(Errno::ENOENT)));
         // A directory that goes, and one of the same name.
-        assert_eq!(names.rmdir(&d, name("e2"), None), Err(Errno::ENOTEMPTY));
+        assert_eq!(
+            names.remove(&d, name("e2"), Remove::Directory, None),
+            Err(Errno::ENOTEMPTY)
+        );
         names
-            .unlink(&names.dir("d/e2"), name("o"), None)
+            .remove(&names.dir("d/e2"), name("o"), Remove::File, None)
             .expect("empty now");
         let gone = names.dir("d/e2");
-        names.rmdir(&d, name("e2"), None).expect("it is empty");
+        names
+            .remove(&d, name("e2"), Remove::Directory, None)
+            .expect("it is empty");
         assert_eq!(names.ino("d/e2"), Err(errno(Errno::ENOENT)));
         names.make_dir("d/e2");
         assert_eq!(names.ino("d/e2/o"), Err(errno(Errno::ENOENT)));
@@ -431,7 +438,9 @@ fn credentials_decide() {
         assert_eq!(make(&other, "others"), Ok(()));
         let owned = names.stat(&dir, OsStr::new("others"), STAY, None);
         assert_eq!(owned.map(|attr| (attr.uid, attr.gid)), Ok((9, 9)));
-        let remove = |who: &Credentials| names.rmdir(&dir, OsStr::new("others"), Some(who));
+        let remove = |who: &Credentials| {
+            names.remove(&dir, OsStr::new("others"), Remove::Directory, Some(who))
+        };
         assert_eq!(remove(&member), Err(Errno::EPERM), "sticky");
         set("closed/inside", 0o755, None).expect("set");
         assert_eq!(remove(&other), Err(Errno::EACCES));

@@ -3,7 +3,9 @@
 use super::{Case, Place};
 use crate::common::{read_all, write_all};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Device, FileKind, New, OpContext, OpenFlags, ROOT_INO, RenameMode, SlabArc};
+use foliocache_vfs::{
+    Device, FileKind, New, OpContext, OpenFlags, ROOT_INO, Remove, RenameMode, SlabArc,
+};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -149,11 +151,23 @@ fn directories(place: &Place<'_>) {
         .expect("mkdir");
     assert_eq!(place.fs.getattr(&below).expect("getattr").mode, 0o700);
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("sub")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("sub"), Remove::Directory),
         Err(Errno::ENOTEMPTY)
     );
-    assert_eq!(place.fs.rmdir(&sub, OsStr::new("below")), Ok(()));
-    assert_eq!(place.fs.rmdir(&place.dir, OsStr::new("sub")), Ok(()));
+    assert_eq!(
+        place
+            .fs
+            .remove(&sub, OsStr::new("below"), Remove::Directory),
+        Ok(())
+    );
+    assert_eq!(
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("sub"), Remove::Directory),
+        Ok(())
+    );
     assert_eq!(place.names(), Vec::<String>::new());
     // A removed directory accepts no new files.
     let in_dead = place
@@ -172,27 +186,37 @@ fn unlink_and_rmdir_errors(place: &Place<'_>) {
     drop(place.create("file"));
     place.mkdir("dir");
     assert_eq!(
-        place.fs.unlink(&place.dir, OsStr::new("dir")),
+        place.fs.remove(&place.dir, OsStr::new("dir"), Remove::File),
         Err(Errno::EISDIR)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("file")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("file"), Remove::Directory),
         Err(Errno::ENOTDIR)
     );
     assert_eq!(
-        place.fs.unlink(&place.dir, OsStr::new("missing")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("missing"), Remove::File),
         Err(Errno::ENOENT)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("missing")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("missing"), Remove::Directory),
         Err(Errno::ENOENT)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("..")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new(".."), Remove::Directory),
         Err(Errno::ENOTEMPTY)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new(".")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("."), Remove::Directory),
         Err(Errno::EINVAL)
     );
     let file = place.lookup("file").expect("lookup");
@@ -393,7 +417,7 @@ fn hard_links(place: &Place<'_>) {
     );
     place
         .fs
-        .unlink(&place.dir, OsStr::new("one"))
+        .remove(&place.dir, OsStr::new("one"), Remove::File)
         .expect("unlink");
     drop(file);
     assert_eq!(place.fs.getattr(&inode).expect("getattr").nlink, 1);
@@ -408,11 +432,11 @@ fn hard_links(place: &Place<'_>) {
     assert_eq!(place.names(), ["three", "two"]);
     place
         .fs
-        .unlink(&place.dir, OsStr::new("two"))
+        .remove(&place.dir, OsStr::new("two"), Remove::File)
         .expect("unlink");
     place
         .fs
-        .unlink(&place.dir, OsStr::new("three"))
+        .remove(&place.dir, OsStr::new("three"), Remove::File)
         .expect("unlink");
     assert_eq!(
         place.fs.link(&inode, &place.dir, OsStr::new("again")),
@@ -444,7 +468,7 @@ fn symlinks(place: &Place<'_>) {
         assert_eq!(through.map(drop), Err(Errno::ENOTDIR));
         place
             .fs
-            .unlink(&place.dir, OsStr::new("link"))
+            .remove(&place.dir, OsStr::new("link"), Remove::File)
             .expect("unlink");
     }
     let empty = place.fs.make(
@@ -514,7 +538,7 @@ fn readdir_while_changing(place: &Place<'_>) {
         for at in turn * 10..turn * 10 + 10 {
             let _ = place
                 .fs
-                .unlink(&place.dir, OsStr::new(&format!("goes {at}")));
+                .remove(&place.dir, OsStr::new(&format!("goes {at}")), Remove::File);
             drop(place.create(&format!("comes {at}")));
         }
         turn += 1;
