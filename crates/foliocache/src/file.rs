@@ -357,7 +357,7 @@ impl File {
     /// # Errors
     /// As [`File::write_at`]; a first part of `buf` may be in the file then.
     pub fn append_all(&self, buf: &[u8]) -> Result<u64> {
-        let done = self.open.append_all(buf);
+        let done = self.open.append_all(buf, false);
         done.map_err(|errno| self.error(Operation::Append, self.cached_len(), buf.len(), errno))
     }
 

@@ -14,6 +14,9 @@
 //! That of [`SuperBlock`]. Between the walk and the operation nothing is held: the operation is on the directory
 //! that the walk found, even if it has moved since.
 
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
+
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
@@ -91,15 +94,6 @@ impl Namei<'_> {
             Err(Stop::Bail) => Ok(self.walk_with_references(path, follow, false)?.at.dentry),
             Err(Stop::Error(error)) => Err(error),
             Ok(dentry) => Ok(dentry),
-        }
-    }
-
-    /// The inode at `path`.
-    pub fn inode(&self, path: &OsStr, follow: bool) -> Result<SlabArc<Inode>, WalkError> {
-        match self.inode_rcu(path, follow) {
-            Err(Stop::Bail) => Ok(self.walk_with_references(path, follow, false)?.at.inode),
-            Err(Stop::Error(error)) => Err(error),
-            Ok(inode) => Ok(inode),
         }
     }
 

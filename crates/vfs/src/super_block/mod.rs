@@ -210,11 +210,6 @@ impl SuperBlock {
         self.caches.fs.evict_inodes(inodes);
     }
 
-    /// Whether memory for names or inodes was refused a moment ago.
-    pub fn was_refused_memory(&self) -> bool {
-        self.mm().metadata_was_refused()
-    }
-
     pub(crate) fn dcache(&self) -> &DentryCache<Inode> {
         &self.caches.dcache
     }
