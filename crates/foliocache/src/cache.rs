@@ -36,7 +36,7 @@ use crate::directory::Directory;
 use crate::directory_options::DirectoryOptions;
 use crate::error::{Error, Operation, Result, UnsyncedFile};
 use crate::exit;
-use crate::mount::{Backing, VfsMount};
+use crate::mount::VfsMount;
 use crate::parent_only::{Forked, ParentOnly};
 use crate::size::MemorySize;
 
@@ -86,8 +86,10 @@ impl Drop for Inner {
         self.mm.warn_of_pins();
         for used in self.mounts.lock().iter() {
             // Else it is written back when it is dropped.
-            if Arc::strong_count(&used.mount) > 1 {
-                used.mount.write_back();
+            if let Some(fs) = used.mount.dirfs()
+                && Arc::strong_count(&used.mount) > 1
+            {
+                fs.write_back();
             }
         }
     }
@@ -171,7 +173,7 @@ impl Cache {
                 used: used.mount.path.clone(),
             });
         }
-        let held = |used: &Mounted| used.mount.held_below(ancestry[0]);
+        let held = |used: &Mounted| used.mount.dirfs()?.held_below(ancestry[0]);
         if let Some(used) = mounts.iter().find_map(held) {
             return Err(Error::Overlap {
                 path: path.to_owned(),
@@ -179,7 +181,7 @@ impl Cache {
             });
         }
         let fs = DirFs::open(&self.inner.mm, path, options)?;
-        let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned(), false);
+        let mount = VfsMount::of_directory(fs, path.to_owned(), false);
         if !read_only {
             mount.lock(ignore_lock)?;
         }
@@ -202,7 +204,7 @@ impl Cache {
         self.check(Operation::Mount)?;
         let fs = MemFs::new(&self.inner.mm)?;
         let path = PathBuf::from(fs.kind());
-        let mount = VfsMount::new(Backing::Memory(Arc::new(fs)), path, false);
+        let mount = VfsMount::of_memory(fs, path);
         Directory::root(&mount, false)
     }
 
@@ -291,9 +293,9 @@ impl Cache {
     /// `ECHILD` after a fork.
     pub fn discard_unsynced(&self) -> Result<()> {
         self.check(Operation::Discard)?;
-        self.mounts()
-            .iter()
-            .for_each(|mount| mount.discard_unsynced());
+        for mount in self.mounts() {
+            mount.bdi().discard_all();
+        }
         Ok(())
     }
 

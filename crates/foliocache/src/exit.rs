@@ -83,7 +83,12 @@ impl AtExit for WriteBack {
             return;
         }
         let mounts = mounts();
-        let steps_left = || mounts.iter().map(|mount| mount.steps_left()).sum::<u64>();
+        let steps_left = || {
+            mounts
+                .iter()
+                .map(|mount| mount.bdi().steps_left())
+                .sum::<u64>()
+        };
         let done = start(&mounts, |mounts| {
             let failed = mounts.iter().flat_map(|mount| mount.sync());
             let failed = failed.map(|failed| (failed.file, failed.errno)).collect();

@@ -201,19 +201,20 @@ impl File {
     /// # Errors
     /// [`Error::UnexpectedEof`] if the file ends before, and those of [`File::read_at`]; `buf` then
     /// may be filled in part.
-    pub fn read_exact_at(&self, mut buf: &mut [u8], mut pos: u64) -> Result<()> {
-        while !buf.is_empty() {
-            let n = self.read_at(buf, pos)?;
-            if n == 0 {
-                return Err(Error::UnexpectedEof {
-                    path: self.path.clone(),
-                    range: pos..pos.saturating_add(buf.len() as u64),
-                });
-            }
-            buf = &mut buf[n..];
-            pos += n as u64;
+    pub fn read_exact_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        let done = self.read_full_at(buf, pos)?;
+        self.check_filled(pos, done, buf.len())
+    }
+
+    /// An error unless all `len` bytes from `pos` on were read.
+    pub(crate) fn check_filled(&self, pos: u64, done: usize, len: usize) -> Result<()> {
+        if done == len {
+            return Ok(());
         }
-        Ok(())
+        Err(Error::UnexpectedEof {
+            path: self.path.clone(),
+            range: pos + done as u64..pos.saturating_add(len as u64),
+        })
     }
 
     /// Bytes of `range` in place, without a copy: from its start on, as many as one folio has, at most 2 MiB; none
@@ -356,7 +357,7 @@ impl File {
     /// # Errors
     /// As [`File::write_at`]; a first part of `buf` may be in the file then.
     pub fn append_all(&self, buf: &[u8]) -> Result<u64> {
-        let done = self.open.append_all(buf);
+        let done = self.open.append_all(buf, false);
         done.map_err(|errno| self.error(Operation::Append, self.cached_len(), buf.len(), errno))
     }
 

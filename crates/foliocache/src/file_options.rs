@@ -35,7 +35,7 @@ impl FileOptions {
     /// Neither reading nor writing, until one of them is set.
     pub fn new() -> Self {
         Self {
-            how: open_how::NOTHING,
+            how: open_how::nothing(),
             ignore_lock: false,
         }
     }

@@ -12,7 +12,6 @@
 
 use foliocache_fs::{DirFs, DirFsError, MemFs};
 use foliocache_mm::BackingDevInfo;
-use foliocache_sync::background::Panics;
 use foliocache_sync::{Arc, Mutex, Weak};
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::{FileSystem, OpContext, SuperBlock};
@@ -22,16 +21,12 @@ use crate::error::{FailedFile, UnsyncedFile};
 use crate::parent_only::{Forked, ParentOnly};
 use crate::workers::Offload;
 
-/// The file system below.
-pub(crate) enum Backing {
-    Directory(Arc<DirFs>),
-    Memory(Arc<MemFs>),
-}
-
 /// The files, and their names in memory.
 struct Names {
     super_block: Arc<SuperBlock>,
-    backing: Backing,
+    bdi: Arc<BackingDevInfo>,
+    /// The file system below, unless it is in memory.
+    dirfs: Option<Arc<DirFs>>,
 }
 
 /// One file system.
@@ -47,40 +42,38 @@ pub(crate) struct VfsMount {
     offload: Mutex<Weak<ParentOnly<Offload>>>,
 }
 
-impl Backing {
-    fn bdi(&self) -> &Arc<BackingDevInfo> {
-        match self {
-            Self::Directory(fs) => fs.bdi(),
-            Self::Memory(fs) => fs.bdi(),
-        }
-    }
-}
-
 impl Forked for Names {
     fn check_fork(&self) -> Result<(), Errno> {
-        self.backing.bdi().mm().check_fork()
+        self.bdi.mm().check_fork()
     }
 }
 
 impl VfsMount {
-    pub(crate) fn new(backing: Backing, path: PathBuf, of_files: bool) -> Arc<Self> {
-        let process = credentials::current();
-        let fs: Arc<dyn FileSystem> = match &backing {
-            Backing::Directory(fs) => fs.clone(),
-            Backing::Memory(fs) => fs.clone(),
+    pub(crate) fn of_directory(fs: DirFs, path: PathBuf, of_files: bool) -> Arc<Self> {
+        let (bdi, fs) = (fs.bdi().clone(), Arc::new(fs));
+        Self::new(fs.clone(), bdi, Some(fs), path, of_files)
+    }
+
+    pub(crate) fn of_memory(fs: MemFs, path: PathBuf) -> Arc<Self> {
+        let bdi = fs.bdi().clone();
+        Self::new(Arc::new(fs), bdi, None, path, false)
+    }
+
+    fn new(
+        fs: Arc<dyn FileSystem>,
+        bdi: Arc<BackingDevInfo>,
+        dirfs: Option<Arc<DirFs>>,
+        path: PathBuf,
+        of_files: bool,
+    ) -> Arc<Self> {
+        let names = Names {
+            super_block: Arc::new(SuperBlock::new(fs, bdi.mm())),
+            bdi,
+            dirfs,
         };
-        let super_block = Arc::new(SuperBlock::new(fs, backing.bdi().mm()));
         Arc::new(Self {
-            names: ParentOnly::new(Names {
-                super_block,
-                backing,
-            }),
-            ctx: OpContext {
-                uid: process.uid,
-                gid: process.gid,
-                pid: process.pid,
-                umask: process.umask,
-            },
+            names: ParentOnly::new(names),
+            ctx: credentials::current(),
             path,
             of_files,
             offload: Mutex::default(),
@@ -103,7 +96,7 @@ impl VfsMount {
     /// # Errors
     /// `ENOMEM` if the bound leaves no room for the buffers; `ECHILD` after a fork.
     pub(crate) fn offload(&self) -> Result<Arc<ParentOnly<Offload>>, Errno> {
-        let mm = self.backing().bdi().mm();
+        let mm = self.bdi().mm();
         // Before the lock, which a thread of the parent may have held.
         mm.check_fork()?;
         let mut cell = self.offload.lock();
@@ -117,32 +110,21 @@ impl VfsMount {
 
     /// Keeps other caches from writing to the source, see [`DirFs::lock`].
     pub(crate) fn lock(&self, ignore: bool) -> Result<(), DirFsError> {
-        match self.backing() {
-            Backing::Directory(fs) => fs.lock(ignore),
-            Backing::Memory(_) => Ok(()),
-        }
+        self.dirfs().map_or(Ok(()), |fs| fs.lock(ignore))
     }
 
-    /// A file that is open without its directory and lies below this one, see [`DirFs::held_below`].
-    pub(crate) fn held_below(&self, directory: (u64, u64)) -> Option<String> {
-        match self.backing() {
-            Backing::Directory(fs) => fs.held_below(directory),
-            Backing::Memory(_) => None,
-        }
+    /// The local directory, unless the files are in memory.
+    pub(crate) fn dirfs(&self) -> Option<&DirFs> {
+        self.names.dirfs.as_deref()
     }
 
-    /// The record of panics in the cache's threads.
-    pub(crate) fn panics(&self) -> &Panics {
-        self.backing().bdi().mm().panics()
-    }
-
-    pub(crate) fn backing(&self) -> &Backing {
-        &self.names.backing
+    pub(crate) fn bdi(&self) -> &Arc<BackingDevInfo> {
+        &self.names.bdi
     }
 
     /// Makes all files and names durable; returns the files that failed.
     pub(crate) fn sync(&self) -> Vec<FailedFile> {
-        let failed_files = self.backing().bdi().sync().into_iter();
+        let failed_files = self.bdi().sync().into_iter();
         let mut failed: Vec<_> = failed_files
             .map(|(mapping, errno)| FailedFile {
                 ranges: mapping.failed_ranges(),
@@ -163,21 +145,9 @@ impl VfsMount {
         failed
     }
 
-    /// Makes everything durable at the end of the cache, unless writing fails, see [`DirFs::write_back`].
-    pub(crate) fn write_back(&self) {
-        if let Backing::Directory(fs) = self.backing() {
-            fs.write_back();
-        }
-    }
-
-    /// Writes and flushes that are left, by page. Takes no lock.
-    pub(crate) fn steps_left(&self) -> u64 {
-        self.backing().bdi().steps_left()
-    }
-
     /// Files with data that is not durable.
     pub(crate) fn unsynced_files(&self) -> impl Iterator<Item = UnsyncedFile> {
-        let files = self.backing().bdi().dirty_files().into_iter();
+        let files = self.bdi().dirty_files().into_iter();
         files.filter_map(|mapping| {
             let bytes = mapping.bytes_not_durable();
             (bytes > 0).then(|| UnsyncedFile {
@@ -186,10 +156,5 @@ impl VfsMount {
                 errno: mapping.writeback_error(),
             })
         })
-    }
-
-    /// Gives up all data that is not durable.
-    pub(crate) fn discard_unsynced(&self) {
-        self.backing().bdi().discard_all();
     }
 }

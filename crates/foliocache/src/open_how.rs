@@ -1,7 +1,7 @@
 //! The settings for opening a file: their defaults, and which of them go together.
 
 use foliocache_sys::Errno;
-use foliocache_vfs::{OpenFlags, OpenHow};
+use foliocache_vfs::OpenHow;
 
 use crate::error::Operation;
 
@@ -46,21 +46,13 @@ macro_rules! setters {
 pub(crate) use setters;
 
 /// The settings before the caller chooses any.
-pub(crate) const NOTHING: OpenHow = OpenHow {
-    flags: OpenFlags {
-        read: false,
-        write: false,
-        append: false,
-        truncate: false,
-        uncached: false,
-        direct: false,
-        append_only: false,
-    },
-    create: false,
-    exclusive: false,
-    follow: true,
-    mode: 0o666,
-};
+pub(crate) fn nothing() -> OpenHow {
+    OpenHow {
+        follow: true,
+        mode: 0o666,
+        ..OpenHow::default()
+    }
+}
 
 /// The settings, completed.
 ///

@@ -59,25 +59,16 @@ impl Rights {
         }
     }
 
+    /// Takes the attribute away without a value.
     pub(crate) fn set_xattr(
         &self,
         mount: &VfsMount,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
     ) -> Result<(), Errno> {
         let (names, credentials) = (self.writable(mount)?, self.credentials.as_ref());
         names.setxattr(inode, name, value, XattrMode::Set, credentials)
-    }
-
-    pub(crate) fn remove_xattr(
-        &self,
-        mount: &VfsMount,
-        inode: &SlabArc<Inode>,
-        name: &OsStr,
-    ) -> Result<(), Errno> {
-        let names = self.writable(mount)?;
-        names.removexattr(inode, name, self.credentials.as_ref())
     }
 
     /// The names that the holder of the handle sees.

@@ -9,8 +9,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{
-    Access, Credentials, FileKind, FileSystem, Namei, OpContext, OpenFlags, OpenHow, RenameMode,
-    SetAttr, SetTime, SuperBlock, WalkError,
+    Access, Credentials, FileKind, FileSystem, Namei, New, OpContext, OpenFlags, OpenHow,
+    RenameMode, SetAttr, SetTime, SuperBlock, WalkError,
 };
 use rustix::fs::{AtFlags, Dir, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid};
 use std::collections::BTreeMap;
@@ -192,7 +192,9 @@ impl World {
         };
         let os = OsStr::new;
         match op {
-            Op::Mkdir(path, mode) => namei.mkdir(os(path), *mode).map(drop),
+            Op::Mkdir(path, mode) => namei
+                .make(os(path), New::Directory { mode: *mode })
+                .map(drop),
             Op::Open {
                 path,
                 mode,
@@ -213,7 +215,7 @@ impl World {
             Op::Rmdir(path) => namei.rmdir(os(path)),
             Op::Rename(from, to, mode) => namei.rename(os(from), &namei, os(to), *mode),
             Op::Link(from, to) => namei.link(os(from), false, &namei, os(to)).map(drop),
-            Op::Symlink(target, path) => namei.symlink(os(target), os(path)).map(drop),
+            Op::Symlink(target, path) => namei.make(os(path), New::Symlink(os(target))).map(drop),
             Op::Chmod(path, mode) => self.set(
                 &namei,
                 path,

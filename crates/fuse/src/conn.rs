@@ -30,7 +30,7 @@ use foliocache_sync::background::Panics;
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
+    FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, Remove, RenameMode, SetAttr, SlabArc,
     SuperBlock,
 };
 use fuser::{FopenFlags, Generation, INodeNo, Request};
@@ -430,16 +430,11 @@ impl FuseConn {
     }
 
     /// Removes a name.
-    pub(crate) fn remove(
-        &self,
-        dir: INodeNo,
-        name: &OsStr,
-        remove: impl FnOnce(&DentryRef<Inode>) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
+    pub(crate) fn remove(&self, dir: INodeNo, name: &OsStr, what: Remove) -> Result<(), Errno> {
         let within = self.within(self.directory(dir)?)?;
         let kept = self.keep_data(&within, name)?;
         let own = self.news.own(&self.names, &within.inode, name, 1);
-        let removed = remove(&within.dentry);
+        let removed = self.names.remove(&within.dentry, name, what, None);
         self.names_changed(dir.0);
         removed?;
         own.done();

@@ -1,7 +1,9 @@
 //! The answer to a look-up in the kernel's form, and how long the kernel may believe it.
 
-use fuser::{FileAttr, Generation, INodeNo};
-use std::time::{Duration, UNIX_EPOCH};
+use crate::convert;
+use foliocache_vfs::{Attributes, FileKind};
+use fuser::{FileAttr, Generation};
+use std::time::Duration;
 
 /// Longest time that the kernel may believe a name or attributes whose changes it is not told of.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -22,24 +24,9 @@ pub(crate) struct Entry {
 impl Entry {
     /// The answer that the name does not exist.
     pub(crate) fn absent(name_ttl: Duration) -> Entry {
+        let none = Attributes::default().of(0, FileKind::Regular);
         Entry {
-            attr: FileAttr {
-                ino: INodeNo(0),
-                size: 0,
-                blocks: 0,
-                atime: UNIX_EPOCH,
-                mtime: UNIX_EPOCH,
-                ctime: UNIX_EPOCH,
-                crtime: UNIX_EPOCH,
-                kind: fuser::FileType::RegularFile,
-                perm: 0,
-                nlink: 0,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                blksize: 0,
-                flags: 0,
-            },
+            attr: convert::attr(&none),
             generation: Generation(0),
             name_ttl,
             attr_ttl: Duration::ZERO,

@@ -13,7 +13,9 @@ use crate::options::KernelCache;
 use crate::service::{Lane, MAX_BACKGROUND, Server};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Device, OpenFlags, PERMISSION_BITS, RenameMode, SetAttr, XattrMode};
+use foliocache_vfs::{
+    Device, New, OpenFlags, PERMISSION_BITS, Remove, RenameMode, SetAttr, XattrMode,
+};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle as Fh, Filesystem, FopenFlags, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags as RawFlags, RenameFlags, Request, TimeOrNow, WriteFlags,
@@ -162,8 +164,8 @@ impl Filesystem for Server {
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
             conn.make(parent, &name, true, |dir| {
-                let names = &conn.names;
-                names.mknod(&ctx, dir, &name, kind, mode, rdev, None)
+                let new = New::Node { kind, mode, rdev };
+                conn.names.make(&ctx, dir, &name, new, None)
             })
         });
     }
@@ -182,7 +184,7 @@ impl Filesystem for Server {
         self.serve_entry(Lane::Io, "mkdir", reply, move |conn| {
             let mode = mode & PERMISSION_BITS;
             conn.make(parent, &name, true, |dir| {
-                conn.names.mkdir(&ctx, dir, &name, mode, None)
+                (conn.names).make(&ctx, dir, &name, New::Directory { mode }, None)
             })
         });
     }
@@ -190,14 +192,14 @@ impl Filesystem for Server {
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "unlink", reply, move |conn| {
-            conn.remove(parent, &name, |dir| conn.names.unlink(dir, &name, None))
+            conn.remove(parent, &name, Remove::File)
         });
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "rmdir", reply, move |conn| {
-            conn.remove(parent, &name, |dir| conn.names.rmdir(dir, &name, None))
+            conn.remove(parent, &name, Remove::Directory)
         });
     }
 
@@ -206,7 +208,7 @@ impl Filesystem for Server {
         let ctx = context(req, 0);
         self.serve_entry(Lane::Io, "symlink", reply, move |conn| {
             conn.make(parent, &name, true, |dir| {
-                conn.names.symlink(&ctx, dir, &name, &to, None)
+                (conn.names).make(&ctx, dir, &name, New::Symlink(&to), None)
             })
         });
     }
@@ -498,7 +500,8 @@ impl Filesystem for Server {
                 2 => XattrMode::Replace,
                 _ => return Err(Errno::EINVAL),
             };
-            conn.fs().setxattr(&conn.inode(ino)?, &name, &value, mode)
+            conn.fs()
+                .setxattr(&conn.inode(ino)?, &name, Some(&value), mode)
         });
     }
 
@@ -540,7 +543,8 @@ impl Filesystem for Server {
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
         self.serve_empty(Lane::Io, "removexattr", reply, move |conn| {
-            conn.fs().removexattr(&conn.inode(ino)?, &name)
+            conn.fs()
+                .setxattr(&conn.inode(ino)?, &name, None, XattrMode::Set)
         });
     }
 

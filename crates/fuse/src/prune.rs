@@ -106,7 +106,7 @@ impl Pruner {
     /// Context: a request that may wait, with no lock.
     #[inline]
     pub(crate) fn wait_for_room(&self, names: &SuperBlock) {
-        if names.was_refused_memory() {
+        if names.mm().metadata_was_refused() {
             self.wait_for_round();
         }
     }

@@ -22,7 +22,8 @@ use foliocache_sync::background::Panics;
 use foliocache_sync::rank::{self, Rank};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    DirEntry, FileSystem, OpContext, OpenDirectory, OpenFlags, ROOT_INO, SetAttr, SuperBlock,
+    DirEntry, FileSystem, New, OpContext, OpenDirectory, OpenFlags, ROOT_INO, Remove, SetAttr,
+    SuperBlock,
 };
 use fuser::{FileHandle as Fh, INodeNo, WriteFlags};
 use std::collections::BTreeSet;
@@ -466,7 +467,13 @@ fn name_made_before_a_directory_is_read_again_is_listed() {
     let make = |name: &str| {
         conn.make(dir, name.as_ref(), true, |dir| {
             let names = &conn.names;
-            names.mkdir(&OpContext::ROOT, dir, name.as_ref(), 0o755, None)
+            names.make(
+                &OpContext::ROOT,
+                dir,
+                name.as_ref(),
+                New::Directory { mode: 0o755 },
+                None,
+            )
         })
         .unwrap();
     };
@@ -482,8 +489,7 @@ fn name_made_before_a_directory_is_read_again_is_listed() {
     listing.read(dir, 0, tenth);
     for nr in 0..20 {
         let name = format!("new{nr}");
-        let remove = |dir: &_| conn.names.rmdir(dir, name.as_ref(), None);
-        conn.remove(dir, name.as_ref(), remove).unwrap();
+        conn.remove(dir, name.as_ref(), Remove::Directory).unwrap();
     }
     assert_eq!(listing.read_all(dir, tenth).len(), 52);
 }
@@ -567,10 +573,8 @@ impl Listing {
     }
 
     fn remove_file(&self, name: &str) -> Result<(), Errno> {
-        let (conn, name) = (&self.conn, name.as_ref());
-        conn.remove(INodeNo(ROOT_INO), name, |root| {
-            conn.names.unlink(root, name, None)
-        })
+        let root = INodeNo(ROOT_INO);
+        self.conn.remove(root, name.as_ref(), Remove::File)
     }
 
     fn data_of(&self, id: FileId) -> Vec<u8> {

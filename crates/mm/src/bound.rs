@@ -2,8 +2,8 @@
 //!
 //! # Model
 //!
-//! Slabs, and the caches of names, know a memory bound only as a [`MetadataBound`]: the page cache's is [`Mm`](crate::Mm), and
-//! [`Unbounded`] grants everything. A bound that first makes room in other ways (by evicting from these caches, say) wraps one.
+//! Slabs, and the caches of names, know a memory bound only as a [`MetadataBound`]: the page cache's is [`Mm`](crate::Mm), and that of
+//! tests grants everything. A bound that first makes room in other ways (by evicting from these caches, say) wraps one.
 
 /// The account that metadata is charged to.
 pub trait MetadataBound: Send + Sync {
@@ -33,16 +33,4 @@ pub trait MetadataBound: Send + Sync {
     fn is_short(&self) -> bool {
         false
     }
-}
-
-/// Has room for everything, and counts nothing: for tests.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unbounded;
-
-impl MetadataBound for Unbounded {
-    fn charge(&self, _bytes: u64) -> bool {
-        true
-    }
-
-    fn uncharge(&self, _bytes: u64) {}
 }

@@ -106,9 +106,11 @@ mod stats;
 pub mod model;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod test_store;
+#[cfg(any(test, loom, shuttle, feature = "testing"))]
+mod testing;
 
 pub use bdi::MappingCharge;
-pub use bound::{MetadataBound, Unbounded};
+pub use bound::MetadataBound;
 pub use charge::MetadataCharge;
 pub use counters::{FileStats, UncachedStats};
 pub use dirty::ThrottleStats;
@@ -134,6 +136,8 @@ pub use records::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmConfig};
 pub use shrinker::{GivenUp, Shrinker};
 pub use slab::{SharedSlab, SlabArc, SlabWeak};
 pub use stats::MmStats;
+#[cfg(any(test, loom, shuttle, feature = "testing"))]
+pub use testing::Unbounded;
 pub use types::{MAX_FILE_SIZE, PAGE_SHIFT, PAGE_SIZE, PageIndex, offset_in_page, pages_for};
 pub use unreclaimable::Unreclaimable;
 pub use views::{RawView, View};

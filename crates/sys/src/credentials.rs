@@ -10,17 +10,31 @@ use crate::Errno;
 use crate::fd::{BorrowedFd, proc_path};
 use rustix::thread::CapabilitySet;
 
-/// The effective user and group of the process, and its umask.
+/// On whose behalf an operation is made.
+///
+/// File systems check no permissions: the front door does (the kernel on a mount, the process
+/// itself in the library). They use this for the owner of new files, and for clearing set-id bits
+/// at an unprivileged write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// Effective user.
+pub struct OpContext {
+    /// User of the caller.
     pub uid: u32,
-    /// Effective group.
+    /// Group of the caller.
     pub gid: u32,
-    /// Number of the process.
+    /// Process of the caller, 0 if there is none.
     pub pid: u32,
-    /// Permission bits that are cleared in the mode of a new file.
+    /// Bits that are cleared in the mode of a new file.
     pub umask: u32,
+}
+
+impl OpContext {
+    /// Root without a umask: a new file belongs to user 0 with exactly the requested mode.
+    pub const ROOT: OpContext = OpContext {
+        uid: 0,
+        gid: 0,
+        pid: 0,
+        umask: 0,
+    };
 }
 
 /// The usual umask, for where the process's own cannot be known.
@@ -69,8 +83,8 @@ pub fn check_access(fd: BorrowedFd<'_>, read: bool, write: bool) -> Result<(), E
 
 /// The credentials of the process now. Reads a file under `/proc`, since asking the kernel for the
 /// umask would change it for an instant; where there is no `/proc`, the umask is taken to be 022.
-pub fn current() -> Credentials {
-    Credentials {
+pub fn current() -> OpContext {
+    OpContext {
         uid: effective_user(),
         gid: rustix::process::getegid().as_raw(),
         pid: std::process::id(),

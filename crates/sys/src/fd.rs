@@ -43,8 +43,7 @@ pub mod xattr;
 pub use extents::has_own_blocks;
 pub use kept::KeptFds;
 pub use locks::{
-    LockKind, is_range_locked, lock, lock_range, lock_shared, try_lock, try_lock_range,
-    try_lock_shared, unlock, unlock_range,
+    LockKind, is_range_locked, lock, lock_range, try_lock, try_lock_range, unlock, unlock_range,
 };
 pub use rustix::fs::OFlags;
 pub(crate) use segment::{Batch, Batches};

@@ -51,7 +51,6 @@ use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::fd::BorrowedFd;
 use std::ffi::OsStr;
-use std::fmt;
 use std::time::Duration;
 
 /// Milliseconds for which the news count as read. In a model there are none: whatever returned is seen.
@@ -315,15 +314,5 @@ impl Belief {
         if let Some(listener) = &listener {
             listener.was_told(began, complete);
         }
-    }
-}
-
-impl fmt::Debug for Belief {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Belief")
-            .field("present", &self.present)
-            .field("absent", &self.absent)
-            .field("watching", &self.news.is_some())
-            .finish_non_exhaustive()
     }
 }

@@ -26,8 +26,8 @@ use crate::generation::Generation;
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::types::{
-    Attr, Device, DirEntry, DirEntryBuf, FileKind, OpContext, OpenFlags, RenameMode, SetAttr,
-    StatFs, XattrMode,
+    Attr, DirEntry, FileKind, New, OpContext, OpenFlags, Remove, RenameMode, SetAttr, StatFs,
+    XattrMode,
 };
 use crate::uncached::UncachedDir;
 use foliocache_mm::slab::SlabArc;
@@ -174,43 +174,17 @@ pub trait FileSystem: Send + Sync {
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno>;
 
-    /// Makes a node that is neither a directory nor a symbolic link.
+    /// Makes an object that is no open file.
     ///
     /// # Errors
-    /// `EEXIST`, `EPERM` for devices without privilege, `ENOSPC`, `EROFS`.
-    fn mknod(
+    /// `EEXIST`, `EPERM` for devices without privilege, `EMLINK` for a directory, `ENOSPC`, `EROFS`; for a symbolic link
+    /// `ENAMETOOLONG` if its target has 4096 bytes or more, and `ENOENT` if that is empty.
+    fn make(
         &self,
         ctx: &OpContext,
         dir: &SlabArc<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
-    ) -> Result<SlabArc<Inode>, Errno>;
-
-    /// Makes a directory.
-    ///
-    /// # Errors
-    /// `EEXIST`, `EMLINK`, `ENOSPC`, `EROFS`.
-    fn mkdir(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-    ) -> Result<SlabArc<Inode>, Errno>;
-
-    /// Makes a symbolic link that holds `target`, which is never looked at.
-    ///
-    /// # Errors
-    /// `EEXIST`, `ENAMETOOLONG` for a target of 4096 bytes or more, `ENOENT` for an empty one,
-    /// `ENOSPC`, `EROFS`.
-    fn symlink(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        target: &OsStr,
+        new: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno>;
 
     /// The target of a symbolic link.
@@ -227,17 +201,11 @@ pub trait FileSystem: Send + Sync {
     fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr)
     -> Result<(), Errno>;
 
-    /// Removes a name of anything but a directory. An open file lives on until it is closed.
+    /// Removes a name. An open file lives on until it is closed.
     ///
     /// # Errors
-    /// `ENOENT`, `EISDIR`, `EROFS`.
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-
-    /// Takes an empty directory away.
-    ///
-    /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY`, `EROFS`.
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+    /// `ENOENT`, `EISDIR` and `ENOTDIR` for the other kind, `ENOTEMPTY`, `EBUSY`, `EROFS`.
+    fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno>;
 
     /// Moves a name, atomically.
     ///
@@ -320,7 +288,7 @@ pub trait FileSystem: Send + Sync {
     /// `ENODATA`, `EOPNOTSUPP`.
     fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute, or takes it away if `value` is `None`, whatever the mode.
     ///
     /// # Errors
     /// `EEXIST`, `ENODATA`, `EOPNOTSUPP`, `ENOSPC`, `ERANGE`, `E2BIG`, `EROFS`.
@@ -328,7 +296,7 @@ pub trait FileSystem: Send + Sync {
         &self,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno>;
 
@@ -337,12 +305,6 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `EOPNOTSUPP`.
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
-
-    /// Takes an extended attribute away.
-    ///
-    /// # Errors
-    /// `ENODATA`, `EOPNOTSUPP`, `EROFS`.
-    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
 }
 
 /// Number of the root of every file system.
@@ -370,21 +332,6 @@ pub trait OpenDirectory: Send + Sync {
     /// # Errors
     /// Those of the backing store.
     fn fsync(&self) -> Result<(), Errno>;
-}
-
-impl dyn OpenDirectory {
-    /// All entries, in order.
-    ///
-    /// # Errors
-    /// As [`OpenDirectory::read`].
-    pub fn read_all(&self) -> Result<Vec<DirEntryBuf>, Errno> {
-        let mut all = Vec::new();
-        self.read(0, &mut |entry| {
-            all.push(entry.into());
-            true
-        })?;
-        Ok(all)
-    }
 }
 
 /// Checks that an inode can be opened as a file.

@@ -144,13 +144,6 @@ impl<T: HashNode> RcuHash<T> {
         }
     }
 
-    /// Has look-ups that go beyond the first table search under the lock at once. Otherwise it takes a
-    /// preemption and a node's whole move to lead a model there.
-    #[cfg(loom)]
-    pub(crate) fn search_under_lock(&mut self) {
-        self.strays = 0;
-    }
-
     #[inline(always)]
     fn table<'g>(&'g self, _rcu: &'g RcuReadGuard) -> &'g Table<T> {
         // Acquire pairs with the Release store in `finish`.
@@ -283,14 +276,6 @@ impl<T: HashNode> RcuHash<T> {
         self.stripes.iter().map(len).sum()
     }
 
-    /// How often [`lock`](Self::lock) has taken a lock. Costs a load for each stripe, up to 1024.
-    #[must_use]
-    pub fn locks_taken(&self) -> u64 {
-        let locked = |stripe: &Stripe| stripe.locked.load(Ordering::Relaxed);
-        // Relaxed: a statistic.
-        self.stripes.iter().map(locked).sum()
-    }
-
     /// Buckets now.
     #[must_use]
     pub fn buckets(&self) -> usize {
@@ -410,6 +395,8 @@ impl<T: HashNode> Bucket<'_, T> {
 
 mod grow;
 mod table;
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
 
 pub use table::{HashLink, HashNode};
 

@@ -31,6 +31,7 @@ mod belief;
 mod cached;
 mod credentials;
 pub mod dcache;
+mod entries;
 mod epoch;
 mod filesystem;
 mod generation;
@@ -42,6 +43,8 @@ mod locks;
 mod namei;
 mod open_file;
 mod super_block;
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
 mod types;
 mod uncached;
 mod walk;
@@ -49,12 +52,17 @@ mod walk;
 pub use attr::{AttrCell, cleared_set_id, written_mode};
 pub use belief::{Belief, Change, News, Told, Validity};
 pub use credentials::{Access, Credentials};
+pub use entries::{Entries, Found};
 pub use filesystem::{FileSystem, OpenDirectory, ROOT_INO, check_name, check_opens};
+#[cfg(any(loom, shuttle, feature = "testing"))]
+pub use foliocache_mm::Unbounded;
 #[cfg(loom)]
 pub use foliocache_mm::slab::model::pages as slab_model;
-pub use foliocache_mm::{MetadataBound, SharedSlab, SlabArc, SlabWeak, Unbounded};
+pub use foliocache_mm::{MetadataBound, SharedSlab, SlabArc, SlabWeak};
 pub use generation::{Changing, Generation};
-pub use icache::{CachedInode, Iget, InodeCache, InodeCacheStats, InodeLink, NewInode, hash_ino};
+#[cfg(any(loom, shuttle, feature = "testing"))]
+pub use icache::InodeCacheStats;
+pub use icache::{CachedInode, Iget, InodeCache, InodeLink, NewInode, hash_ino};
 pub use inode::{Inode, InodeOperations, inode_bytes};
 pub use locks::{Contended, FileLocks};
 pub use namei::{Namei, OpenHow};
@@ -62,8 +70,8 @@ pub use open_file::{HandleCharge, OpenFile};
 pub use super_block::{InodeHolder, Named, Observer, SuperBlock};
 pub use types::{
     Advice, Attr, Attributes, Device, DirEntry, DirEntryBuf, FallocateMode, FileKind, MAX_NAME,
-    OpContext, OpenFlags, PERMISSION_BITS, RenameMode, S_ISGID, S_ISUID, S_ISVTX, SeekSparse,
-    SetAttr, SetTime, StatFs, XattrMode,
+    New, OpContext, OpenFlags, PERMISSION_BITS, Remove, RenameMode, S_ISGID, S_ISUID, S_ISVTX,
+    SeekSparse, SetAttr, SetTime, StatFs, XattrMode,
 };
-pub use uncached::{UncachedDir, UncachedEntries, UncachedEntry};
+pub use uncached::UncachedDir;
 pub use walk::WalkError;

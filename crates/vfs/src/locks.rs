@@ -20,40 +20,29 @@ pub enum Contended {
 /// or becomes shared, its holder's writes are in the store. The drop releases all locks, in that order; in a forked
 /// child it does nothing.
 pub trait FileLocks: Send + Sync {
-    /// Locks the file, in place of the lock that the handle has. May block for others, and on I/O.
+    /// Locks a range, and replaces the handle's locks there, or without one the file, in place of the lock that the handle
+    /// has. May block for others, and on I/O.
     ///
     /// # Errors
     /// `EAGAIN` if it must not wait; `ENOLCK`; those of the backing store, and `EBUSY` if writes by others cannot
-    /// be taken over: then the handle has no lock.
-    fn lock(&self, kind: LockKind, contended: Contended) -> Result<(), Errno>;
-
-    /// Takes the lock of [`FileLocks::lock`] away, if there is one. May block on I/O.
-    ///
-    /// # Errors
-    /// Those of writing to the backing store: then the lock stays.
-    fn unlock(&self) -> Result<(), Errno>;
-
-    /// Locks a range, and replaces the handle's locks there. As [`FileLocks::lock`].
-    ///
-    /// # Errors
-    /// As [`FileLocks::lock`]; `EBADF` for a shared lock of a handle that may not read, or an exclusive one of a handle that may
-    /// not write; `EINVAL` for an empty range, or one that begins beyond the largest offset.
-    fn lock_range(
+    /// be taken over: then the handle has no lock. Of a range: `EBADF` for a shared lock of a handle that may not read, or an exclusive
+    /// one of a handle that may not write; `EINVAL` for an empty one, or one that begins beyond the largest offset.
+    fn lock(
         &self,
-        range: &Range<u64>,
+        range: Option<&Range<u64>>,
         kind: LockKind,
         contended: Contended,
     ) -> Result<(), Errno>;
 
-    /// Takes the locks of [`FileLocks::lock_range`] away from a range. As [`FileLocks::unlock`].
+    /// Takes the handle's locks in a range away, or without one the lock of the file, if there are any. May block on I/O.
     ///
     /// # Errors
-    /// As [`FileLocks::unlock`].
-    fn unlock_range(&self, range: &Range<u64>) -> Result<(), Errno>;
+    /// Those of writing to the backing store: then the lock stays.
+    fn unlock(&self, range: Option<&Range<u64>>) -> Result<(), Errno>;
 
     /// Whether another holder has a lock in the range that conflicts with this kind.
     ///
     /// # Errors
-    /// As [`FileLocks::lock_range`].
+    /// As [`FileLocks::lock`].
     fn is_range_locked(&self, range: &Range<u64>, kind: LockKind) -> Result<bool, Errno>;
 }

@@ -14,12 +14,17 @@
 //! That of [`SuperBlock`]. Between the walk and the operation nothing is held: the operation is on the directory
 //! that the walk found, even if it has moved since.
 
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
+
 use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
 use crate::super_block::{MAX_STALE, Named, RcuAt, RcuMode, ReferenceMode, SuperBlock};
-use crate::types::{Attr, Attributes, Device, FileKind, OpContext, OpenFlags, RenameMode, SetAttr};
+use crate::types::{
+    Attr, Attributes, FileKind, New, OpContext, OpenFlags, Remove, RenameMode, SetAttr,
+};
 use crate::walk::{Last, Stop, WalkError, WalkFlags, Walked, walk};
 use foliocache_mm::slab::SlabArc;
 use foliocache_sync::rcu::{self, RcuReadGuard};
@@ -92,15 +97,6 @@ impl Namei<'_> {
         }
     }
 
-    /// The inode at `path`.
-    pub fn inode(&self, path: &OsStr, follow: bool) -> Result<SlabArc<Inode>, WalkError> {
-        match self.inode_rcu(path, follow) {
-            Err(Stop::Bail) => Ok(self.walk_with_references(path, follow, false)?.at.inode),
-            Err(Stop::Error(error)) => Err(error),
-            Ok(inode) => Ok(inode),
-        }
-    }
-
     pub(crate) fn lookup_rcu(&self, path: &OsStr, follow: bool) -> Result<DentryRef<Inode>, Stop> {
         self.walk_rcu(path, follow, |end, rcu| end.dentry.try_get(end.seq(), rcu))
     }
@@ -144,15 +140,6 @@ impl Namei<'_> {
             self.credentials,
             to_last,
         )
-    }
-
-    /// Whether this thread remembers the directory of `path`: for tests, which could not see it otherwise.
-    #[doc(hidden)]
-    pub fn remembers(&self, path: &OsStr) -> bool {
-        let now = self.names.now();
-        let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self.names, self.credentials, now, &rcu);
-        mode.remembers(self.start, path.as_bytes())
     }
 
     /// Runs `act` on the file at `path`, again if it has gone from the store since it was looked
@@ -252,41 +239,19 @@ impl Namei<'_> {
         Ok((dir.dentry, name))
     }
 
-    /// Makes a directory.
-    pub fn mkdir(&self, path: &OsStr, mode: u32) -> Result<DentryRef<Inode>, WalkError> {
-        self.unless_stale(|| {
-            let (dir, name) = self.place_for(path, true)?;
-            let (names, who) = (self.names, self.credentials);
-            Ok(names.mkdir(&self.ctx, &dir, &name, mode, who)?)
-        })
-    }
-
-    /// Makes a node.
-    pub fn mknod(
-        &self,
-        path: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
-    ) -> Result<DentryRef<Inode>, WalkError> {
-        self.unless_stale(|| {
-            let (dir, name) = self.place_for(path, false)?;
-            let (names, who) = (self.names, self.credentials);
-            Ok(names.mknod(&self.ctx, &dir, &name, kind, mode, rdev, who)?)
-        })
-    }
-
-    /// Makes a symbolic link at `path` that holds `target`.
-    pub fn symlink(&self, target: &OsStr, path: &OsStr) -> Result<DentryRef<Inode>, WalkError> {
-        match target.len() {
-            0 => return Err(Errno::ENOENT.into()),
-            crate::walk::MAX_PATH.. => return Err(Errno::ENAMETOOLONG.into()),
-            _ => {}
+    /// Makes an object.
+    pub fn make(&self, path: &OsStr, new: New<'_>) -> Result<DentryRef<Inode>, WalkError> {
+        if let New::Symlink(target) = new {
+            match target.len() {
+                0 => return Err(Errno::ENOENT.into()),
+                crate::walk::MAX_PATH.. => return Err(Errno::ENAMETOOLONG.into()),
+                _ => {}
+            }
         }
         self.unless_stale(|| {
-            let (dir, name) = self.place_for(path, false)?;
+            let (dir, name) = self.place_for(path, matches!(new, New::Directory { .. }))?;
             let (names, who) = (self.names, self.credentials);
-            Ok(names.symlink(&self.ctx, &dir, &name, target, who)?)
+            Ok(names.make(&self.ctx, &dir, &name, new, who)?)
         })
     }
 
@@ -333,7 +298,7 @@ impl Namei<'_> {
                     false => Err(Errno::ENOTDIR.into()),
                 };
             }
-            Ok(self.names.unlink(&dir.dentry, &name, self.credentials)?)
+            Ok((self.names).remove(&dir.dentry, &name, Remove::File, self.credentials)?)
         })
     }
 
@@ -347,7 +312,8 @@ impl Namei<'_> {
                 Last::Dot | Last::Normal(_) => Errno::EINVAL,
             };
             let (dir, name) = parent.normal(otherwise)?;
-            Ok(self.names.rmdir(&dir.dentry, &name, self.credentials)?)
+            let what = Remove::Directory;
+            Ok((self.names).remove(&dir.dentry, &name, what, self.credentials)?)
         })
     }
 

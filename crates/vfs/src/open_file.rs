@@ -414,20 +414,9 @@ impl OpenFile {
     /// As [`OpenFile::append`], all of `buf` in one run; returns where it begins.
     ///
     /// # Errors
-    /// As [`OpenFile::write_at`]; a first part of `buf` may be in the file then.
-    pub fn append_all(&self, buf: &[u8]) -> Result<u64, Errno> {
-        self.append_run(buf, false)
-    }
-
-    /// As [`OpenFile::append_all`], if that need not wait.
-    ///
-    /// # Errors
-    /// `EAGAIN` where it would have to wait; nothing is written then.
-    pub fn append_all_nowait(&self, buf: &[u8]) -> Result<u64, Errno> {
-        self.append_run(buf, true)
-    }
-
-    fn append_run(&self, buf: &[u8], nowait: bool) -> Result<u64, Errno> {
+    /// As [`OpenFile::write_at`]; a first part of `buf` may be in the file then. With `nowait` `EAGAIN` where it would
+    /// have to wait; nothing is written then.
+    pub fn append_all(&self, buf: &[u8], nowait: bool) -> Result<u64, Errno> {
         let mut iocb = Iocb {
             append: true,
             nowait,

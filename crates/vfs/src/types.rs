@@ -7,10 +7,11 @@
 
 use foliocache_mm::{Access, Iocb};
 use foliocache_sys::clock::Timespec;
+pub use foliocache_sys::credentials::OpContext;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
 pub use foliocache_sys::fd::xattr::XattrMode;
 pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::ops::{Deref, DerefMut};
 
 /// Longest name of a directory entry, in bytes.
@@ -82,6 +83,41 @@ pub struct Attributes {
     pub btime: Option<Timespec>,
 }
 
+/// An object without data that is made under a name, and is not opened. Modes are before the caller's umask.
+#[derive(Clone, Copy, Debug)]
+pub enum New<'a> {
+    /// A file, a device, a FIFO or a socket.
+    #[doc(alias = "mknod")]
+    Node {
+        /// One of these.
+        kind: FileKind,
+        /// Permission bits.
+        mode: u32,
+        /// Of a device.
+        rdev: Device,
+    },
+    /// A directory.
+    #[doc(alias = "mkdir")]
+    Directory {
+        /// Permission bits.
+        mode: u32,
+    },
+    /// A symbolic link that holds this target, which is never looked at.
+    #[doc(alias = "symlink")]
+    Symlink(&'a OsStr),
+}
+
+/// The kind of object whose name is removed; for the other kind that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remove {
+    /// Anything but a directory.
+    #[doc(alias = "unlink")]
+    File,
+    /// An empty directory.
+    #[doc(alias = "rmdir")]
+    Directory,
+}
+
 /// The attributes to change; `None` leaves one unchanged.
 #[doc(alias = "iattr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -98,33 +134,6 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
-}
-
-/// On whose behalf an operation is made.
-///
-/// File systems check no permissions: the front door does (the kernel on a mount, the process
-/// itself in the library). They use this for the owner of new files, and for clearing set-id bits
-/// at an unprivileged write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpContext {
-    /// User of the caller.
-    pub uid: u32,
-    /// Group of the caller.
-    pub gid: u32,
-    /// Process of the caller, 0 if there is none.
-    pub pid: u32,
-    /// Bits that are cleared in the mode of a new file.
-    pub umask: u32,
-}
-
-impl OpContext {
-    /// Root without a umask: a new file belongs to user 0 with exactly the requested mode.
-    pub const ROOT: OpContext = OpContext {
-        uid: 0,
-        gid: 0,
-        pid: 0,
-        umask: 0,
-    };
 }
 
 /// How a file is opened.

@@ -90,8 +90,6 @@
 //! - The marks are others: dirty, and two for entries that wait for a flush.
 #![deny(unsafe_code)]
 
-#[cfg(debug_assertions)]
-mod check;
 mod entry;
 mod find;
 mod guard;
@@ -99,6 +97,8 @@ mod insert;
 mod level;
 mod node;
 mod pool;
+#[cfg(feature = "testing")]
+mod testing;
 mod xarray;
 
 pub use entry::{Entry, Mark};

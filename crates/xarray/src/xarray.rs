@@ -28,7 +28,6 @@ use foliocache_sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sync::{Arc, prefetch};
-use std::fmt;
 
 use crate::entry::{Entry, Mark, first_covers};
 use crate::level::{SLOT_BITS, SLOTS, level_for, level_of, node_mask, shift};
@@ -254,10 +253,10 @@ impl XArray {
 }
 
 /// On the way from the head to the entry at an index, from [`XArray::approach`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Approach<'a>(At<'a>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum At<'a> {
     /// It was in the head.
     Found((Entry, SlotRef<'a>)),
@@ -312,14 +311,6 @@ impl<'a> Descent<'a> {
             self.shift -= SLOT_BITS;
         }
         child
-    }
-}
-
-impl fmt::Debug for Descent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Descent")
-            .field("index", &self.index)
-            .finish_non_exhaustive()
     }
 }
 

@@ -124,7 +124,7 @@ impl AsyncFile {
     /// As [`File::append`](crate::File::append).
     pub async fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
         self.no_stragglers(Operation::Append).await?;
-        let appended = match self.file.open_file().append_all_nowait(buf) {
+        let appended = match self.file.open_file().append_all(buf, true) {
             Err(Errno::EAGAIN) => {
                 let bufs = [IoSlice::new(buf)];
                 let written = self.write_piece(&bufs, 0, None, IoOptions::new()).await;
@@ -150,9 +150,9 @@ impl AsyncFile {
     pub async fn append_all(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<u64> {
         let len = bytes.as_ref().len();
         self.no_stragglers(Operation::Append).await?;
-        let mut appended = self.file.open_file().append_all_nowait(bytes.as_ref());
+        let mut appended = self.file.open_file().append_all(bytes.as_ref(), true);
         if appended == Err(Errno::EAGAIN) {
-            let append = move |open: &OpenFile| open.append_all(bytes.as_ref());
+            let append = move |open: &OpenFile| open.append_all(bytes.as_ref(), false);
             appended = self.offload(self.change(), append).await;
         }
         appended.map_err(|errno| self.append_error(len, errno))

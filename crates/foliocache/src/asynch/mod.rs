@@ -288,19 +288,9 @@ impl AsyncFile {
     ///
     /// # Errors
     /// As [`File::read_exact_at`].
-    pub async fn read_exact_at(&self, mut buf: &mut [u8], mut pos: u64) -> Result<()> {
-        while !buf.is_empty() {
-            let n = self.read_at(buf, pos).await?;
-            if n == 0 {
-                return Err(Error::UnexpectedEof {
-                    path: self.file.path().to_owned(),
-                    range: pos..pos.saturating_add(buf.len() as u64),
-                });
-            }
-            buf = &mut buf[n..];
-            pos += n as u64;
-        }
-        Ok(())
+    pub async fn read_exact_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
+        let done = self.read_full_at(buf, pos).await?;
+        self.file.check_filled(pos, done, buf.len())
     }
 
     /// Reads into `buf` from byte `pos` on, as far as the file goes; returns the bytes.

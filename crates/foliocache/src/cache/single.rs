@@ -35,7 +35,7 @@ use crate::directory::Directory;
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
 use crate::file_options::FileOptions;
-use crate::mount::{Backing, VfsMount};
+use crate::mount::VfsMount;
 use crate::open_how;
 use crate::rights::Rights;
 
@@ -235,7 +235,7 @@ impl Cache {
             let why = "only a descriptor of a regular file can be adopted";
             return Err(Error::Unsupported(why));
         }
-        let mut how = open_how::NOTHING;
+        let mut how = open_how::nothing();
         how.flags = OpenFlags {
             read: !mode.contains(OFlags::WRONLY),
             write: mode.intersects(OFlags::WRONLY | OFlags::RDWR),
@@ -283,7 +283,7 @@ impl Cache {
         // Not before it is locked.
         how.flags.truncate = false;
         let open = top.open_how(Operation::Open, &below, how)?;
-        if let (Backing::Directory(fs), Some(stat)) = (mount.backing(), stat)
+        if let Some((fs, stat)) = mount.dirfs().zip(stat)
             && !fs.is_inode_of(open.inode(), stat)
         {
             return Err(name.error(Errno::ESTALE));
@@ -309,10 +309,7 @@ impl Cache {
                 .iter()
                 .filter(|used| !except.is_some_and(|it| Arc::ptr_eq(it, &used.mount)));
             others.find_map(|used| {
-                let Backing::Directory(fs) = used.mount.backing() else {
-                    return None;
-                };
-                let inode = fs.inode_in_use(stat)?;
+                let inode = used.mount.dirfs()?.inode_in_use(stat)?;
                 Some((Arc::clone(&used.mount), inode))
             })?
         };
@@ -366,7 +363,7 @@ impl Cache {
         let mut options = DirFsOptions::default();
         options.lock_files = true;
         let fs = DirFs::open(&self.inner.mm, path, options)?;
-        let mount = VfsMount::new(Backing::Directory(Arc::new(fs)), path.to_owned(), true);
+        let mount = VfsMount::of_directory(fs, path.to_owned(), true);
         self.inner.at_exit.lock().push(Arc::downgrade(&mount));
         mounts.push(Mounted {
             ancestry,
@@ -390,7 +387,7 @@ impl Cache {
         };
         let how = OpenHow {
             flags,
-            ..open_how::NOTHING
+            ..open_how::nothing()
         };
         if let Some((open, mount)) = self.open_known(stat, how, None) {
             let held = open.map_err(&failed).and_then(|open| {
@@ -418,9 +415,7 @@ impl Cache {
                 }
             }
         };
-        let Backing::Directory(fs) = mount.backing() else {
-            return Err(failed(Errno::EXDEV));
-        };
+        let fs = mount.dirfs().ok_or_else(|| failed(Errno::EXDEV))?;
         let open = fs.open_nameless(&mount.ctx, file, flags).map_err(&failed)?;
         hold(&mount, &open, &nowhere, false)?;
         Ok((open, mount))
@@ -437,12 +432,13 @@ fn named_as(path: &Path, stat: &Stat) -> Option<Name> {
 
 /// Keeps others from writing to a file that was opened, as long as that is needed.
 fn hold(mount: &VfsMount, open: &OpenFile, name: &Name, ignore_lock: bool) -> Result<()> {
-    let writes = open.flags().write;
-    let held = match mount.backing() {
-        Backing::Directory(_) if writes && !mount.of_files => return Ok(mount.lock(ignore_lock)?),
-        Backing::Directory(fs) => fs.hold_file(open.inode(), &name.above, writes, ignore_lock),
-        Backing::Memory(_) => Ok(()),
+    let (writes, Some(fs)) = (open.flags().write, mount.dirfs()) else {
+        return Ok(());
     };
+    if writes && !mount.of_files {
+        return Ok(fs.lock(ignore_lock)?);
+    }
+    let held = fs.hold_file(open.inode(), &name.above, writes, ignore_lock);
     held.map_err(|error| match error {
         DirFsError::Open { path, errno } => Error::at(Operation::Open, &path)(errno),
         error => error.into(),

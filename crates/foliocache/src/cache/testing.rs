@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::Cache;
 use crate::error::{Error, Operation, Result};
 use crate::file::File;
-use crate::mount::{Backing, VfsMount};
+use crate::mount::VfsMount;
 use crate::rights::Rights;
 use crate::testing;
 
@@ -27,8 +27,7 @@ impl Cache {
     ) -> Result<Vec<File>> {
         let path = PathBuf::from(store.describe());
         let inode = testing::file_over(&self.inner.mm, store, size)?;
-        let memory = Backing::Memory(Arc::new(MemFs::new(&self.inner.mm)?));
-        let mount = VfsMount::new(memory, path.clone(), false);
+        let mount = VfsMount::of_memory(MemFs::new(&self.inner.mm)?, path.clone());
         let open = |_| {
             let open = testing::open(&inode, OpenFlags::READ_WRITE);
             let open = open.map_err(Error::of_cache(Operation::Open))?;

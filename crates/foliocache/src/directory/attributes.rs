@@ -80,7 +80,7 @@ impl Directory {
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
         self.inode(Operation::SetXattr, path.as_ref(), |_, inode| {
-            let (name, value) = (name.as_ref(), value.as_ref());
+            let (name, value) = (name.as_ref(), Some(value.as_ref()));
             self.rights.set_xattr(self.mount(), inode, name, value)
         })
     }
@@ -91,7 +91,8 @@ impl Directory {
     /// As [`Directory::set_xattr`]; `ENODATA` if there is none of that name.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         self.inode(Operation::SetXattr, path.as_ref(), |_, inode| {
-            self.rights.remove_xattr(self.mount(), inode, name.as_ref())
+            self.rights
+                .set_xattr(self.mount(), inode, name.as_ref(), None)
         })
     }
 

@@ -37,7 +37,7 @@ impl Directory {
 
     /// Of [`Directory::open`].
     pub(crate) fn open_cached(&self, path: &Path) -> Option<Result<File>> {
-        let mut how = open_how::NOTHING;
+        let mut how = open_how::nothing();
         how.flags.read = true;
         let open = self.cached(Operation::Open, path, |namei, path| {
             namei.cached_open(path, how)

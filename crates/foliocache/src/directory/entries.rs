@@ -2,10 +2,9 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{self as vfs, Access, Attr, FileKind, OpenDirectory, UncachedDir};
-use std::ffi::{OsStr, OsString};
+use foliocache_vfs::{Access, Attr, Entries, FileKind, Found, OpenDirectory, UncachedDir};
+use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::Directory;
@@ -78,41 +77,6 @@ impl fmt::Debug for DirEntry {
     }
 }
 
-/// Entries that were read ahead. Their names lie in one piece of memory.
-#[derive(Default)]
-struct Batch {
-    names: Vec<u8>,
-    /// Kinds, and where the names end.
-    entries: Vec<(FileKind, usize)>,
-    /// The entry to be taken next, and where its name begins.
-    next: usize,
-    start: usize,
-}
-
-impl Batch {
-    fn is_empty(&self) -> bool {
-        self.next == self.entries.len()
-    }
-
-    fn push(&mut self, entry: &vfs::DirEntry<'_>) {
-        self.names.extend_from_slice(entry.name.as_bytes());
-        self.entries.push((entry.kind, self.names.len()));
-    }
-
-    fn take(&mut self) -> Option<(FileKind, &OsStr)> {
-        let &(kind, end) = self.entries.get(self.next)?;
-        let name = OsStr::from_bytes(&self.names[self.start..end]);
-        (self.next, self.start) = (self.next + 1, end);
-        Some((kind, name))
-    }
-
-    fn clear(&mut self) {
-        self.names.clear();
-        self.entries.clear();
-        (self.next, self.start) = (0, 0);
-    }
-}
-
 /// The entries of a directory, without `.` and `..`. From [`Directory::read_dir`].
 ///
 /// An entry that is there throughout is seen once, even if others are made or removed meanwhile.
@@ -121,7 +85,7 @@ impl Batch {
 pub struct ReadDir {
     stream: Box<dyn OpenDirectory>,
     listed: Arc<Listed>,
-    read: Batch,
+    read: Entries,
     offset: u64,
     ended: bool,
 }
@@ -131,7 +95,7 @@ impl ReadDir {
         Self {
             stream,
             listed: Arc::new(Listed { directory, path }),
-            read: Batch::default(),
+            read: Entries::default(),
             offset: 0,
             ended: false,
         }
@@ -139,7 +103,7 @@ impl ReadDir {
 
     /// Whether nothing is left.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended && self.read.is_empty()
+        self.ended && self.read.is_used_up()
     }
 
     /// All entries, if they are known without asking the store and without waiting, and fit into
@@ -153,8 +117,8 @@ impl ReadDir {
     }
 
     /// The next entry, without an allocation.
-    pub(crate) fn next_borrowed(&mut self) -> Option<Result<(FileKind, &OsStr)>> {
-        if self.read.is_empty()
+    pub(crate) fn next_borrowed(&mut self) -> Option<Result<Found<'_>>> {
+        if self.read.is_used_up()
             && !self.ended
             && let Err(errno) = self.fill()
         {
@@ -171,13 +135,13 @@ impl ReadDir {
         let read = &mut self.read;
         read.clear();
         let result = self.stream.read(offset, &mut |entry| {
-            if read.entries.len() == BATCH {
+            if read.len() == BATCH {
                 ended = false;
                 return false;
             }
             offset = entry.next_offset;
             if entry.name != "." && entry.name != ".." {
-                read.push(&entry);
+                read.push(entry.ino, entry.kind, entry.name);
             }
             true
         });
@@ -199,7 +163,7 @@ impl Iterator for ReadDir {
     fn next(&mut self) -> Option<Self::Item> {
         let listed = Arc::clone(&self.listed);
         let next = self.next_borrowed()?;
-        Some(next.map(|(kind, name)| DirEntry {
+        Some(next.map(|Found { name, kind, .. }| DirEntry {
             name: name.to_owned(),
             kind,
             listed,

@@ -1,7 +1,7 @@
 //! Names that lead to something else than before: moves and links.
 
 use foliocache_sys::Errno;
-use foliocache_vfs::{Namei, RenameMode, WalkError};
+use foliocache_vfs::{Namei, New, RenameMode, WalkError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -116,7 +116,7 @@ impl Directory {
     /// backing store.
     pub fn symlink(&self, target: impl AsRef<OsStr>, link: impl AsRef<Path>) -> Result<()> {
         self.run(Operation::Symlink, link.as_ref(), |namei, link| {
-            namei.symlink(target.as_ref(), link).map(|_| ())
+            namei.make(link, New::Symlink(target.as_ref())).map(drop)
         })
     }
 

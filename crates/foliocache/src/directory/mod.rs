@@ -19,12 +19,12 @@ mod links;
 mod open_options;
 mod tree;
 
-use foliocache_fs::DirFsStats as DirectoryStats;
+use foliocache_fs::{DirFs, DirFsStats as DirectoryStats};
 use foliocache_sync::Arc;
 use foliocache_sync::background::Panics;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{Credentials, Inode, Namei, SlabArc, StatFs, SuperBlock, WalkError};
+use foliocache_vfs::{Credentials, Inode, Namei, New, SlabArc, StatFs, SuperBlock, WalkError};
 use std::ffi::OsStr;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Operation, Result};
 use crate::joined::joined;
 use crate::metadata::Metadata;
-use crate::mount::{Backing, VfsMount};
+use crate::mount::VfsMount;
 use crate::parent_only::{Forked, ParentOnly};
 use crate::rights::Rights;
 
@@ -159,7 +159,7 @@ impl Directory {
 
     /// The record of panics in the cache's threads.
     pub(crate) fn panics(&self) -> &Panics {
-        self.mount().panics()
+        self.mount().bdi().mm().panics()
     }
 
     pub(crate) fn error(&self, operation: Operation, path: &Path, errno: Errno) -> Error {
@@ -256,7 +256,7 @@ impl Directory {
     /// `EEXIST`, `ENOENT`, `ENOSPC`, `EROFS`, [`Error::Escape`], those of the backing store.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.run(Operation::CreateDir, path.as_ref(), |namei, path| {
-            namei.mkdir(path, 0o777).map(|_| ())
+            namei.make(path, New::Directory { mode: 0o777 }).map(drop)
         })
     }
 
@@ -359,10 +359,7 @@ impl Directory {
     pub fn stats(&self) -> Result<Option<DirectoryStats>> {
         let names = self.mount().super_block();
         names.map_err(|errno| self.error(Operation::Stats, Path::new("."), errno))?;
-        Ok(match self.mount().backing() {
-            Backing::Directory(fs) => Some(fs.stats()),
-            Backing::Memory(_) => None,
-        })
+        Ok(self.mount().dirfs().map(DirFs::stats))
     }
 }
 

@@ -35,7 +35,7 @@ impl<'a> OpenOptions<'a> {
     fn new(directory: &'a Directory) -> Self {
         Self {
             directory,
-            how: open_how::NOTHING,
+            how: open_how::nothing(),
         }
     }
 

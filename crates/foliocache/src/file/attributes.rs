@@ -69,7 +69,7 @@ impl File {
     /// As [`Directory::set_xattr`](crate::Directory::set_xattr).
     pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: impl AsRef<[u8]>) -> Result<()> {
         self.with(Operation::SetXattr, |open| {
-            let (name, value) = (name.as_ref(), value.as_ref());
+            let (name, value) = (name.as_ref(), Some(value.as_ref()));
             self.rights
                 .set_xattr(&self.mount, open.inode(), name, value)
         })
@@ -82,7 +82,7 @@ impl File {
     pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Result<()> {
         self.with(Operation::SetXattr, |open| {
             self.rights
-                .remove_xattr(&self.mount, open.inode(), name.as_ref())
+                .set_xattr(&self.mount, open.inode(), name.as_ref(), None)
         })
     }
 

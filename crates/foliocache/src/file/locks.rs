@@ -132,7 +132,8 @@ impl File {
     /// and the data is retried as after any failed write. `ECHILD` after a fork.
     pub fn unlock(&self) -> Result<()> {
         self.with(Operation::Unlock, |_| {
-            self.known_locks().map_or(Ok(()), FileLocks::unlock)
+            let locks = self.known_locks();
+            locks.map_or(Ok(()), |locks| locks.unlock(None))
         })
     }
 
@@ -179,7 +180,7 @@ impl File {
         let range = bytes_of(range, u64::MAX);
         self.with_range(Operation::Unlock, &range, |range| {
             let locks = self.known_locks();
-            locks.map_or(Ok(()), |locks| locks.unlock_range(range))
+            locks.map_or(Ok(()), |locks| locks.unlock(Some(range)))
         })
     }
 
@@ -197,12 +198,14 @@ impl File {
     }
 
     fn lock_file(&self, kind: LockKind, contended: Contended) -> Result<()> {
-        self.with(Operation::Lock, |_| self.locks()?.lock(kind, contended))
+        self.with(Operation::Lock, |_| {
+            self.locks()?.lock(None, kind, contended)
+        })
     }
 
     fn lock_bytes(&self, range: &Range<u64>, kind: LockKind, contended: Contended) -> Result<()> {
         self.with_range(Operation::Lock, range, |range| {
-            self.locks()?.lock_range(range, kind, contended)
+            self.locks()?.lock(Some(range), kind, contended)
         })
     }
 

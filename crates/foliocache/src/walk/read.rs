@@ -2,13 +2,13 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Attr, FileKind, UncachedDir};
+use foliocache_vfs::{Attr, FileKind, Found, UncachedDir};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::vec;
 
-use super::uncached::{Found, Uncached};
+use super::uncached::Uncached;
 use super::{Walk, WalkEntry, WalkName};
 use crate::directory::{Directory, ReadDir};
 use crate::error::{Operation, Result};
@@ -97,13 +97,7 @@ pub(super) enum Reading {
 impl Reading {
     fn next<R>(&mut self, place: &WalkDir, take: impl FnOnce(Result<Found<'_>>) -> R) -> Option<R> {
         match self {
-            Reading::Cached(entries) => {
-                let found = |(kind, name)| {
-                    let attr = None;
-                    Found { name, kind, attr }
-                };
-                Some(take(entries.next_borrowed()?.map(found)))
-            }
+            Reading::Cached(entries) => Some(take(entries.next_borrowed()?)),
             Reading::Uncached(entries) => Some(take(entries.next()?.map_err(|errno| {
                 let path = &place.path.as_os_str().as_bytes();
                 let path = Path::new(OsStr::from_bytes(path.get(place.prefix..).unwrap_or(b"")));

@@ -2,26 +2,15 @@
 
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_vfs::{Access, Attr, FileKind, UncachedDir, UncachedEntries};
-use std::ffi::OsStr;
+use foliocache_vfs::{Access, Entries, Found, UncachedDir};
 
 use super::{Walk, WalkEntry};
 use crate::error::{Operation, Result};
 
-/// An entry of a directory.
-pub(super) struct Found<'a> {
-    pub(super) name: &'a OsStr,
-    pub(super) kind: FileKind,
-    /// Its attributes, if they were asked for.
-    pub(super) attr: Option<Result<Attr, Errno>>,
-}
-
 /// The entries of such a directory, as they are read.
 pub(super) struct Uncached {
     dir: Arc<dyn UncachedDir>,
-    entries: UncachedEntries,
-    /// The entry to be taken next.
-    next: usize,
+    entries: Entries,
     ended: bool,
 }
 
@@ -29,16 +18,14 @@ impl Uncached {
     pub(super) fn new(dir: &Arc<dyn UncachedDir>) -> Self {
         Self {
             dir: Arc::clone(dir),
-            entries: UncachedEntries::default(),
-            next: 0,
+            entries: Entries::default(),
             ended: false,
         }
     }
 
     /// The next entry. An error is the last one.
     pub(super) fn next(&mut self) -> Option<Result<Found<'_>, Errno>> {
-        if self.next == self.entries.len() && !self.ended {
-            self.next = 0;
+        if self.entries.is_used_up() && !self.ended {
             if let Err(errno) = self.dir.read(&mut self.entries) {
                 self.entries.clear();
                 self.ended = true;
@@ -46,13 +33,7 @@ impl Uncached {
             }
             self.ended = self.entries.is_empty();
         }
-        let entry = self.entries.get(self.next)?;
-        self.next += 1;
-        Some(Ok(Found {
-            name: entry.name,
-            kind: entry.kind,
-            attr: Some(entry.attr),
-        }))
+        self.entries.take().map(Ok)
     }
 }
 

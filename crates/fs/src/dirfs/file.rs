@@ -31,7 +31,7 @@ use super::magic::XFS;
 use super::node::DirNode;
 use super::stats::count;
 use super::sync_calls::SyncCall;
-use super::transfer;
+use super::transfer::{self, SourceFile};
 use crate::coherence::{Answer, LocalChange};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode, SlabArc,
@@ -50,11 +50,16 @@ fn is_one_page(range: &Range<u64>) -> bool {
 }
 
 impl DirNode {
+    pub(super) fn source<'a>(&'a self, fds: &'a Arc<Descriptors>) -> SourceFile<'a> {
+        let shared = &self.shared;
+        SourceFile { shared, fds }
+    }
+
     /// Runs a change of the file's size or allocation, which the source stamps with the right time
     /// by itself.
     fn change_size(
         &self,
-        resize: impl FnOnce(&Descriptors) -> Result<(), Errno>,
+        resize: impl FnOnce(&Arc<Descriptors>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let fds = self.descriptors(true)?;
         let file = self.file();
@@ -215,15 +220,15 @@ impl NodeOps {
 impl AddressSpaceOperations for NodeOps {
     fn read_folios(&self, pos: u64, segments: &[IoSegment]) -> Result<usize, Errno> {
         let fds = self.descriptors(false)?;
+        let source = self.source(&fds);
         let size = self.file().mapping().map(|mapping| mapping.size());
-        let read =
-            size.and_then(|size| transfer::read_few_pages(&self.shared, &fds, pos, segments, size));
-        read.map_or_else(|| transfer::read(&self.shared, &fds, pos, segments), Ok)
+        let read = size.and_then(|size| source.read_few_pages(pos, segments, size));
+        read.map_or_else(|| source.read(pos, segments), Ok)
     }
 
     fn start_read(&self, pos: u64, segments: &[IoSegment<'static>], done: ReadDone) {
         match self.descriptors(false) {
-            Ok(fds) => transfer::start_read(&self.shared, fds, pos, segments, done),
+            Ok(fds) => self.source(&fds).start_read(pos, segments, done),
             Err(error) => done(Err(error)),
         }
     }
@@ -338,7 +343,8 @@ impl AddressSpaceOperations for NodeOps {
         self.change_size(|fds| match fd::punch_hole(fds.buffered.as_fd(), pos, len) {
             Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
                 let size = fd::fstat(fds.buffered.as_fd())?.size;
-                transfer::write_zeros(&self.shared, fds, pos..(pos + len).min(size).max(pos))
+                self.source(fds)
+                    .write_zeros(pos..(pos + len).min(size).max(pos))
             }
             done => done,
         })

@@ -146,48 +146,34 @@ impl Locks {
     }
 }
 
+/// Takes a range's locks away, or the file's.
+fn unlock(fd: BorrowedFd<'_>, range: Option<Range<u64>>) -> Result<(), Errno> {
+    range.map_or_else(|| fd::unlock(fd), |range| fd::unlock_range(fd, &range))
+}
+
 impl FileLocks for Locks {
-    fn lock(&self, kind: LockKind, contended: Contended) -> Result<(), Errno> {
-        let fd = self.fd.as_fd();
-        if kind == LockKind::Shared {
-            self.publish()?;
-        }
-        match (kind, contended) {
-            (LockKind::Shared, Contended::Wait) => fd::lock_shared(fd),
-            (LockKind::Shared, Contended::Fail) => fd::try_lock_shared(fd),
-            (LockKind::Exclusive, Contended::Wait) => fd::lock(fd),
-            (LockKind::Exclusive, Contended::Fail) => fd::try_lock(fd),
-        }?;
-        self.locked(kind).inspect_err(|_| _ = fd::unlock(fd))
-    }
-
-    fn unlock(&self) -> Result<(), Errno> {
-        self.publish()?;
-        fd::unlock(self.fd.as_fd())
-    }
-
-    fn lock_range(
+    fn lock(
         &self,
-        range: &Range<u64>,
+        range: Option<&Range<u64>>,
         kind: LockKind,
         contended: Contended,
     ) -> Result<(), Errno> {
-        let fd = self.fd.as_fd();
+        let (fd, range) = (self.fd.as_fd(), range.map(of_programs));
         if kind == LockKind::Shared {
             self.publish()?;
         }
-        let range = &of_programs(range);
-        match contended {
-            Contended::Wait => fd::lock_range(fd, range, kind),
-            Contended::Fail => fd::try_lock_range(fd, range, kind),
+        match (&range, contended) {
+            (None, Contended::Wait) => fd::lock(fd, kind),
+            (None, Contended::Fail) => fd::try_lock(fd, kind),
+            (Some(range), Contended::Wait) => fd::lock_range(fd, range, kind),
+            (Some(range), Contended::Fail) => fd::try_lock_range(fd, range, kind),
         }?;
-        let locked = self.locked(kind);
-        locked.inspect_err(|_| _ = fd::unlock_range(fd, range))
+        self.locked(kind).inspect_err(|_| _ = unlock(fd, range))
     }
 
-    fn unlock_range(&self, range: &Range<u64>) -> Result<(), Errno> {
+    fn unlock(&self, range: Option<&Range<u64>>) -> Result<(), Errno> {
         self.publish()?;
-        fd::unlock_range(self.fd.as_fd(), &of_programs(range))
+        unlock(self.fd.as_fd(), range.map(of_programs))
     }
 
     fn is_range_locked(&self, range: &Range<u64>, kind: LockKind) -> Result<bool, Errno> {

@@ -29,7 +29,7 @@ use super::{DirFs, DirFsError};
 use foliocache_mm::Mm;
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd, OwnedFd};
+use foliocache_sys::fd::{self, AsFd, LockKind, OwnedFd};
 use std::path::PathBuf;
 
 /// The lock, until this is dropped.
@@ -59,9 +59,9 @@ pub(super) struct LockState {
 
 /// Takes the lock, shared with those that [ignore](DirFs::lock) it.
 fn lock_exclusively(dir: &OwnedFd) -> Result<(), Errno> {
-    fd::try_lock(dir.as_fd())?;
+    fd::try_lock(dir.as_fd(), LockKind::Exclusive)?;
     mark_directory(dir.as_fd(), false)?;
-    fd::try_lock_shared(dir.as_fd())
+    fd::try_lock(dir.as_fd(), LockKind::Shared)
 }
 
 impl DirFs {
@@ -84,7 +84,7 @@ impl DirFs {
                         source,
                         "another cache writes to this directory: what one of them writes may undo what the other made durable"
                     );
-                    fd::try_lock_shared(dir.as_fd())?;
+                    fd::try_lock(dir.as_fd(), LockKind::Shared)?;
                     mark_directory(dir.as_fd(), true)?;
                 }
                 done => done?,

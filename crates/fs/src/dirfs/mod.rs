@@ -476,12 +476,12 @@ impl DirFs {
 
     /// Counts of its operations, and what was refused.
     pub fn stats(&self) -> DirFsStats {
-        let inodes = self.inodes.cache.stats();
+        let inodes = &self.inodes.cache;
         let watches = self.shared.watches.as_ref();
         DirFsStats {
             engine: self.shared.engine.as_ref().map(|engine| engine.stats()),
-            inodes: inodes.inodes,
-            inodes_uncharged: inodes.uncharged,
+            inodes: inodes.len() as u64,
+            inodes_uncharged: inodes.uncharged(),
             path_descriptors: self.shared.path_fds.len() as u64,
             watches: watches.map_or(0, |watches| watches.len() as u64),
             watches_refused: watches.map_or(0, |watches| stats::read(&watches.refused)),

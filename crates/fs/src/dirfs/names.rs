@@ -4,10 +4,9 @@ use super::answers::remembered;
 use super::descriptors::Descriptors;
 use super::identity::Identity;
 use super::inodes::Inodes;
-use super::listings::NamesChange;
 use super::node::{DirNode, Location};
 use super::stats::count;
-use super::{DirFs, Shared, written};
+use super::{DirFs, Shared};
 use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
@@ -41,20 +40,6 @@ impl Shared {
 }
 
 impl DirFs {
-    /// As [`DirFs::adopt`], of what the name leads to now, whose descriptor is kept.
-    pub(super) fn adopt_and_keep(
-        &self,
-        parent: &SlabArc<Inode>,
-        dir: BorrowedFd<'_>,
-        name: &OsStr,
-    ) -> Result<(SlabArc<Inode>, bool), Errno> {
-        let found = self.open_name(dir, name)?;
-        let adopted = self.adopt(parent, name, &fd::fstat(found.as_fd())?)?;
-        self.shared
-            .keep_path(DirNode::of(&adopted.0)?.id, &Arc::new(found));
-        Ok(adopted)
-    }
-
     pub(super) fn writable(&self) -> Result<(), Errno> {
         if self.shared.options.read_only {
             Err(Errno::EROFS)
@@ -167,38 +152,6 @@ impl DirFs {
         }
     }
 
-    /// Makes something that is no directory, or a directory, with `make`, and gives it to the
-    /// caller.
-    pub(super) fn make(
-        &self,
-        ctx: &OpContext,
-        parent: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-        make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.writable()?;
-        check_component(name)?;
-        let dir = self.directory(parent)?;
-        let _changes = NamesChange::of(parent);
-        make(dir.as_fd())?;
-        let made = self.open_name(dir.as_fd(), name)?;
-        let stat = fd::fstat(made.as_fd())?;
-        let kind = stat.kind();
-        let stat = self
-            .give_to(ctx, dir.as_fd(), made.as_fd(), mode, stat)
-            .inspect_err(|_| {
-                let _ = match kind {
-                    FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
-                    _ => dir::unlinkat(dir.as_fd(), name),
-                };
-            })?;
-        let inode = self.adopt_made(parent, name, &stat)?;
-        let node = DirNode::of(&inode)?;
-        self.shared.keep_path(node.id, &Arc::new(made));
-        Ok(inode)
-    }
-
     /// The handle of an open file; `made` is there already of one that was just made.
     pub(super) fn handle(
         &self,
@@ -228,7 +181,7 @@ impl DirFs {
             let mut opens = file.opens.lock();
             let cached = inode.mapping().filter(|_| fds.is_none() && !writable);
             if cached.is_some_and(|mapping| node.opens_as_before(&opens, mapping, false)) {
-                self.shared.counters.opened_from_cache();
+                self.shared.counters.opens_from_cache.inc();
             } else {
                 count(&self.shared.counters.opens_asked);
                 node.check_open(&opens, fds, flags)?;
@@ -254,33 +207,6 @@ impl DirFs {
             handle.truncate_at_open()?;
         }
         Ok(handle)
-    }
-
-    /// As [`DirFs::handle`], for reading, where the file opens as it did before.
-    ///
-    /// # Errors
-    /// `EAGAIN` if the source would have to be asked, or another thread waited for.
-    pub(super) fn handle_cached(
-        &self,
-        ctx: &OpContext,
-        inode: &SlabArc<Inode>,
-        flags: OpenFlags,
-    ) -> Result<OpenFile, Errno> {
-        let mm = self.shared.bdi.mm();
-        mm.check_fork()?;
-        let mapping = inode.mapping().ok_or(Errno::EAGAIN)?;
-        let node = DirNode::of(inode)?;
-        let charge = OpenFile::charge_at_once(mm)?;
-        {
-            let mut opens = node.file().opens.try_lock().ok_or(Errno::EAGAIN)?;
-            if !node.opens_as_before(&opens, mapping, true) {
-                return Err(Errno::EAGAIN);
-            }
-            opens.handles += 1;
-        }
-        self.shared.counters.opened_from_cache();
-        OpenFile::charged(inode.clone(), flags, *ctx, charge)
-            .inspect_err(|_| inode.ops().released(inode, false))
     }
 
     /// A name of `inode` is gone. Context: `moves` held.
@@ -314,53 +240,6 @@ impl DirFs {
             node.unpin(opens.as_deref());
         }
         Inode::put(inode);
-    }
-
-    /// Takes a name away; `remove` is the call that does it.
-    pub(super) fn remove(
-        &self,
-        parent: &SlabArc<Inode>,
-        name: &OsStr,
-        remove: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        self.writable()?;
-        let dir = self.directory(parent)?;
-        let _changes = NamesChange::of(parent);
-        let live = {
-            let _moves = self.shared.moves.read();
-            let fd = self.open_name(dir.as_fd(), name)?;
-            match self.inodes.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
-                None => {
-                    remove(dir.as_fd())?;
-                    None
-                }
-                Some(inode) => {
-                    DirNode::of(&inode)?.own_change(fd.as_fd(), || remove(dir.as_fd()))?;
-                    self.lost_name(&inode, parent, name, fd);
-                    Some(inode)
-                }
-            }
-        };
-        if let Some(inode) = live {
-            self.put_unnamed(inode);
-        }
-        Ok(())
-    }
-
-    pub(super) fn xattr_change(
-        &self,
-        inode: &Inode,
-        name: &OsStr,
-        change: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        self.writable()?;
-        if written::is_of_privileges(name) {
-            written::write_before_privileges(inode)?;
-        }
-        let node = DirNode::of(inode)?;
-        let fd = node.path_fd()?;
-        let fd = fd.as_fd();
-        node.own_change(fd, || change(fd))
     }
 }
 

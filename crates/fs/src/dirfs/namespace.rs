@@ -21,15 +21,15 @@ use super::node::{DirNode, NODE_BYTES};
 use super::stream::DirStream;
 use super::sync_calls::SyncCall;
 use super::uncached::Uncached;
-use super::{DirFs, NodeOps, WritebackAtClose};
+use super::{DirFs, NodeOps, WritebackAtClose, written};
 use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_monotonic_ms;
 use foliocache_sys::Errno;
 use foliocache_sys::dir;
 use foliocache_sys::fd::{self, AsFd, OFlags, xattr};
 use foliocache_vfs::{
-    Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, ROOT_INO, RenameMode, SetAttr, SlabArc, StatFs, UncachedDir, XattrMode,
+    Attr, Belief, FileKind, FileSystem, Generation, Inode, New, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, ROOT_INO, Remove, RenameMode, SetAttr, SlabArc, StatFs, UncachedDir, XattrMode,
     check_opens,
 };
 use std::ffi::{OsStr, OsString};
@@ -136,7 +136,12 @@ impl FileSystem for DirFs {
             _ => check_component(name)?,
         }
         if DirNode::of(dir)?.has_replaced_names() {
-            return self.adopt_and_keep(dir, fd.as_fd(), name);
+            // What the name leads to now, whose descriptor is kept.
+            let found = self.open_name(fd.as_fd(), name)?;
+            let adopted = self.adopt(dir, name, &fd::fstat(found.as_fd())?)?;
+            self.shared
+                .keep_path(DirNode::of(&adopted.0)?.id, &Arc::new(found));
+            return Ok(adopted);
         }
         self.adopt(dir, name, &dir::fstatat(fd.as_fd(), name)?)
     }
@@ -193,40 +198,47 @@ impl FileSystem for DirFs {
         self.handle(ctx, &inode, flags, Some((made, handle_charge)))
     }
 
-    fn mknod(
+    fn make(
         &self,
         ctx: &OpContext,
-        dir: &SlabArc<Inode>,
+        parent: &SlabArc<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
+        new: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno> {
-        self.make(ctx, dir, name, mode, |fd| {
-            dir::mknodat(fd, name, kind, mode & 0o777, rdev.raw())
-        })
-    }
-
-    fn mkdir(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.make(ctx, dir, name, mode, |fd| {
-            dir::mkdirat(fd, name, mode & 0o777)
-        })
-    }
-
-    fn symlink(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        target: &OsStr,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        self.make(ctx, dir, name, 0o777, |fd| dir::symlinkat(target, fd, name))
+        self.writable()?;
+        check_component(name)?;
+        let dir = self.directory(parent)?;
+        let _changes = NamesChange::of(parent);
+        let fd = dir.as_fd();
+        let mode = match new {
+            New::Node { kind, mode, rdev } => {
+                dir::mknodat(fd, name, kind, mode & 0o777, rdev.raw())?;
+                mode
+            }
+            New::Directory { mode } => {
+                dir::mkdirat(fd, name, mode & 0o777)?;
+                mode
+            }
+            New::Symlink(target) => {
+                dir::symlinkat(target, fd, name)?;
+                0o777
+            }
+        };
+        let made = self.open_name(dir.as_fd(), name)?;
+        let stat = fd::fstat(made.as_fd())?;
+        let kind = stat.kind();
+        let stat = self
+            .give_to(ctx, dir.as_fd(), made.as_fd(), mode, stat)
+            .inspect_err(|_| {
+                let _ = match kind {
+                    FileKind::Directory => dir::rmdirat(dir.as_fd(), name),
+                    _ => dir::unlinkat(dir.as_fd(), name),
+                };
+            })?;
+        let inode = self.adopt_made(parent, name, &stat)?;
+        let node = DirNode::of(&inode)?;
+        self.shared.keep_path(node.id, &Arc::new(made));
+        Ok(inode)
     }
 
     fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno> {
@@ -256,17 +268,37 @@ impl FileSystem for DirFs {
         Ok(())
     }
 
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        check_component(name)?;
-        self.remove(dir, name, |fd| dir::unlinkat(fd, name))
-    }
-
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn remove(&self, parent: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno> {
         match name.as_bytes() {
-            b".." => return Err(Errno::ENOTEMPTY),
+            b".." if what == Remove::Directory => return Err(Errno::ENOTEMPTY),
             _ => check_component(name)?,
         }
-        self.remove(dir, name, |fd| dir::rmdirat(fd, name))
+        self.writable()?;
+        let dir = self.directory(parent)?;
+        let remove = || match what {
+            Remove::File => dir::unlinkat(dir.as_fd(), name),
+            Remove::Directory => dir::rmdirat(dir.as_fd(), name),
+        };
+        let _changes = NamesChange::of(parent);
+        let live = {
+            let _moves = self.shared.moves.read();
+            let fd = self.open_name(dir.as_fd(), name)?;
+            match self.inodes.find(&Identity::of(&fd::fstat(fd.as_fd())?)) {
+                None => {
+                    remove()?;
+                    None
+                }
+                Some(inode) => {
+                    DirNode::of(&inode)?.own_change(fd.as_fd(), remove)?;
+                    self.lost_name(&inode, parent, name, fd);
+                    Some(inode)
+                }
+            }
+        };
+        if let Some(inode) = live {
+            self.put_unnamed(inode);
+        }
+        Ok(())
     }
 
     fn rename(
@@ -361,7 +393,21 @@ impl FileSystem for DirFs {
         flags: OpenFlags,
     ) -> Result<OpenFile, Errno> {
         check_opens(inode)?;
-        self.handle_cached(ctx, inode, flags)
+        let mm = self.shared.bdi.mm();
+        mm.check_fork()?;
+        let mapping = inode.mapping().ok_or(Errno::EAGAIN)?;
+        let node = DirNode::of(inode)?;
+        let charge = OpenFile::charge_at_once(mm)?;
+        {
+            let mut opens = node.file().opens.try_lock().ok_or(Errno::EAGAIN)?;
+            if !node.opens_as_before(&opens, mapping, true) {
+                return Err(Errno::EAGAIN);
+            }
+            opens.handles += 1;
+        }
+        self.shared.counters.opens_from_cache.inc();
+        OpenFile::charged(inode.clone(), flags, *ctx, charge)
+            .inspect_err(|_| inode.ops().released(inode, false))
     }
 
     fn opendir(&self, inode: &SlabArc<Inode>) -> Result<Box<dyn OpenDirectory>, Errno> {
@@ -413,17 +459,22 @@ impl FileSystem for DirFs {
         &self,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        self.xattr_change(inode, name, |fd| xattr::set(fd, name, value, mode))
+        self.writable()?;
+        if written::is_of_privileges(name) {
+            written::write_before_privileges(inode)?;
+        }
+        let node = DirNode::of(inode)?;
+        let fd = node.path_fd()?;
+        node.own_change(fd.as_fd(), || match value {
+            Some(value) => xattr::set(fd.as_fd(), name, value, mode),
+            None => xattr::remove(fd.as_fd(), name),
+        })
     }
 
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
         xattr::list(DirNode::of(inode)?.path_fd()?.as_fd())
-    }
-
-    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        self.xattr_change(inode, name, |fd| xattr::remove(fd, name))
     }
 }

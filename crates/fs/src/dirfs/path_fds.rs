@@ -131,17 +131,6 @@ impl PathFds {
         }
     }
 
-    /// Runs something while all locks are held.
-    #[cfg(test)]
-    pub(super) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
-        let _shards: Vec<_> = self
-            .shards
-            .iter()
-            .map(|shard| shard.lock_nested())
-            .collect();
-        run()
-    }
-
     pub(super) fn len(&self) -> usize {
         let len = |shard: &CachePadded<LeafMutex<Shard>>| shard.lock().fds.len();
         self.shards.iter().map(len).sum()
@@ -173,6 +162,18 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl PathFds {
+        /// Runs something while all locks are held.
+        pub(in crate::dirfs) fn locked<R>(&self, run: impl FnOnce() -> R) -> R {
+            let _shards: Vec<_> = self
+                .shards
+                .iter()
+                .map(|shard| shard.lock_nested())
+                .collect();
+            run()
+        }
+    }
 
     fn fd() -> Arc<OwnedFd> {
         Arc::new(tempfile::tempfile().expect("a file").into())

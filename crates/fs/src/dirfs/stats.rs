@@ -5,9 +5,9 @@
 //! All counters are statistics that nothing depends on: every access is `Relaxed`.
 
 use foliocache_mm::show::{Bytes, Count, lines};
+use foliocache_sync::ShardedCounter;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::rank::LeafMutex;
-use foliocache_sync::{CachePadded, thread_shard};
 use foliocache_sys::Errno;
 use foliocache_sys::uring::EngineStats;
 use std::fmt;
@@ -162,9 +162,6 @@ impl fmt::Display for DirFsStats {
     }
 }
 
-/// Counters that threads share out among themselves.
-const SHARDS: usize = 16;
-
 /// The counters behind [`DirFsStats`].
 #[derive(Default)]
 pub(super) struct Counters {
@@ -177,7 +174,7 @@ pub(super) struct Counters {
     pub(super) batched_files: AtomicU64,
     pub(super) batch_flushes: AtomicU64,
     /// By threads: counted where nothing else is shared.
-    opens_from_cache: [CachePadded<AtomicU64>; SHARDS],
+    pub(super) opens_from_cache: ShardedCounter,
     pub(super) opens_asked: AtomicU64,
     pub(super) directories_from_cache: AtomicU64,
     pub(super) directories_read: AtomicU64,
@@ -204,10 +201,6 @@ pub(super) fn read(counter: &AtomicU64) -> u64 {
 }
 
 impl Counters {
-    pub(super) fn opened_from_cache(&self) {
-        count(&self.opens_from_cache[thread_shard() % SHARDS]);
-    }
-
     /// Remembers that something was refused; says so in the log the first time.
     pub(super) fn fell_back(&self, what: Fallback, reason: Errno) {
         let mut fallbacks = self.fallbacks.lock();
@@ -231,7 +224,7 @@ impl Counters {
             flushes: read(&self.flushes),
             batched_files: read(&self.batched_files),
             batch_flushes: read(&self.batch_flushes),
-            opens_from_cache: self.opens_from_cache.iter().map(|shard| read(shard)).sum(),
+            opens_from_cache: self.opens_from_cache.sum_positive(),
             opens_asked: read(&self.opens_asked),
             directories_from_cache: read(&self.directories_from_cache),
             directories_read: read(&self.directories_read),

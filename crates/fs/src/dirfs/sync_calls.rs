@@ -35,7 +35,7 @@ pub(super) struct SyncCalls {
     /// The answer of [`looks_at_journal`] for it.
     look: bool,
     #[cfg(test)]
-    before: foliocache_sync::rank::LeafMutex<Option<Before>>,
+    pub(super) before: foliocache_sync::rank::LeafMutex<Option<Before>>,
 }
 
 /// Whether the journal of the file system of `fd` is to be looked at after each call.
@@ -52,15 +52,6 @@ impl SyncCalls {
             #[cfg(test)]
             before: foliocache_sync::rank::LeafMutex::default(),
         }
-    }
-
-    /// Runs `before` ahead of each call from now on.
-    #[cfg(test)]
-    pub(super) fn intercept(
-        &self,
-        before: impl Fn(SyncCall, BorrowedFd<'_>) -> Result<(), Errno> + Send + Sync + 'static,
-    ) {
-        *self.before.lock() = Some(foliocache_sync::Arc::new(before));
     }
 
     /// Makes a call, with any descriptor of the file system for `syncfs(2)`. `dev` is the device of `fd`.

@@ -7,16 +7,16 @@ mod quiet;
 use super::NodeOps;
 use super::descriptors::Descriptors;
 use super::stats::Fallback;
-use super::sync_calls::SyncCall;
-use super::transfer::finish_read;
+use super::sync_calls::{SyncCall, SyncCalls};
 use super::{DirFs, DirFsOptions, DirNode};
 use crate::coherence::{LocalChange, Verdict};
 use foliocache_mm::{AddressSpaceOperations, IoSegment, Mm, MmConfig, PAGE_SIZE};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{self, AsFd};
+use foliocache_sys::fd::{self, AsFd, BorrowedFd};
 use foliocache_vfs::{
-    Credentials, FileSystem, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SuperBlock,
+    Credentials, FileSystem, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, Remove,
+    RenameMode, SuperBlock,
 };
 use std::ffi::OsStr;
 use std::io::Write;
@@ -29,6 +29,16 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 
 const LEN: usize = (3 << 20) + 1000;
+
+impl SyncCalls {
+    /// Runs `before` ahead of each call from now on.
+    fn intercept(
+        &self,
+        before: impl Fn(SyncCall, BorrowedFd<'_>) -> Result<(), Errno> + Send + Sync + 'static,
+    ) {
+        *self.before.lock() = Some(Arc::new(before));
+    }
+}
 
 fn bytes() -> Vec<u8> {
     (0..LEN as u32)
@@ -253,7 +263,7 @@ fn a_read_refused_by_direct_io_or_the_ring_falls_back_to_a_buffered_read() {
     let (fs, node) = with_file(source.path(), DirFsOptions::default());
     let fds = node.descriptors(false).expect("descriptors");
     let list = [memory(1 << 20), memory(1 << 20)];
-    let finish = |result| finish_read(&fs.shared, &fds, 4096, &list, result);
+    let finish = |result| node.source(&fds).finish_read(4096, &list, result);
     for refused in [Errno::ENOMEM, Errno::EPERM, Errno::ENOSYS] {
         list[1].zero(0, 1 << 20);
         assert_eq!(finish(Err(refused)), Ok(2 << 20));
@@ -334,7 +344,8 @@ fn files_that_lose_a_name(beside: bool) {
             fs.link(&inode, &root, OsStr::new(&two)).expect("link");
         }
         let lost = if i % 2 == 0 && !beside { &two } else { &one };
-        fs.unlink(&root, OsStr::new(lost)).expect("unlink");
+        fs.remove(&root, OsStr::new(lost), Remove::File)
+            .expect("unlink");
         inodes.push(inode);
     }
     let ours = source.path().canonicalize().expect("a path");
@@ -365,9 +376,10 @@ fn files_that_lose_a_name(beside: bool) {
     let (from, to) = (OsStr::new("third"), OsStr::new("fourth"));
     fs.rename(&root, from, &root, to, foliocache_vfs::RenameMode::Replace)
         .expect("rename");
-    fs.unlink(&root, to).expect("unlink");
+    fs.remove(&root, to, Remove::File).expect("unlink");
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 1);
-    fs.unlink(&root, OsStr::new("one0")).expect("unlink");
+    fs.remove(&root, OsStr::new("one0"), Remove::File)
+        .expect("unlink");
     assert_eq!(fs.getattr(inode).expect("getattr").nlink, 0);
 }
 
@@ -382,7 +394,8 @@ fn a_file_whose_names_we_and_others_removed_has_attributes() {
     std::fs::write(&one, "data").expect("write");
     std::fs::hard_link(&one, &two).expect("link");
     let inode = fs.lookup(&fs.root(), OsStr::new("one")).expect("lookup");
-    fs.unlink(&fs.root(), OsStr::new("one")).expect("unlink");
+    fs.remove(&fs.root(), OsStr::new("one"), Remove::File)
+        .expect("unlink");
     std::fs::remove_file(&two).expect("remove");
     assert!(fs.give_up_removed(&inode));
     assert_eq!(fs.getattr(&inode).expect("attributes").nlink, 0);
@@ -401,11 +414,12 @@ fn changes_of_names_in_different_directories_do_not_wait_for_each_other() {
             let [file, dir, moved] = ["file", "dir", "moved"].map(OsStr::new);
             fs.create(ctx, &root, file, 0o640, OpenFlags::READ_WRITE)
                 .expect("create");
-            fs.mkdir(ctx, &root, dir, 0o750).expect("mkdir");
+            fs.make(ctx, &root, dir, New::Directory { mode: 0o750 })
+                .expect("mkdir");
             fs.rename(&root, file, &root, moved, RenameMode::Replace)
                 .expect("rename");
-            fs.unlink(&root, moved).expect("unlink");
-            fs.rmdir(&root, dir).expect("rmdir");
+            fs.remove(&root, moved, Remove::File).expect("unlink");
+            fs.remove(&root, dir, Remove::Directory).expect("rmdir");
             tell.send(()).expect("the test waits");
         });
         let made = told.recv_timeout(LONG);

@@ -35,7 +35,7 @@ use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use foliocache_sync::rank::{ConstRankedMutex, Rank};
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd};
 use foliocache_sys::{Errno, dir};
-use foliocache_vfs::{Attr, Inode, InodeOperations, SlabArc, UncachedDir, UncachedEntries};
+use foliocache_vfs::{Attr, Entries, Inode, InodeOperations, SlabArc, UncachedDir};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -166,7 +166,7 @@ impl Uncached {
         shown
     }
 
-    fn fill(&self, state: &mut State, entries: &mut UncachedEntries) -> Result<(), Errno> {
+    fn fill(&self, state: &mut State, entries: &mut Entries) -> Result<(), Errno> {
         let fd = self.fd(state)?;
         let fd = fd.as_fd();
         if state.fd.is_none() {
@@ -212,7 +212,7 @@ impl UncachedDir for Uncached {
         self.attr
     }
 
-    fn read(&self, entries: &mut UncachedEntries) -> Result<(), Errno> {
+    fn read(&self, entries: &mut Entries) -> Result<(), Errno> {
         entries.clear();
         let mut state = self.state.lock();
         if state.ended {

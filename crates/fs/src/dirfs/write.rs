@@ -60,11 +60,11 @@ impl NodeOps {
         // Before the write: what it may have done is not durable, however it ends.
         file.data.changed();
         let written = match small {
-            true => transfer::write_to_kernel_cache(&self.shared, &fds, extents),
+            true => self.source(&fds).write_to_kernel_cache(extents),
             false => {
                 let mut earlier = Ok(());
-                let written =
-                    transfer::write_extents(&self.shared, &fds, extents, cached, &mut earlier);
+                let source = self.source(&fds);
+                let written = source.write_extents(extents, cached, &mut earlier);
                 if let Err(error) = earlier {
                     self.told_early(error);
                 }

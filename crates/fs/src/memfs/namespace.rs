@@ -9,9 +9,9 @@ use foliocache_sync::Arc;
 use foliocache_sync::time::coarse_realtime;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, OpContext,
-    OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, RenameMode, S_ISGID, SetAttr,
-    SlabArc, StatFs, XattrMode, check_name, check_opens, cleared_set_id, inode_bytes,
+    Attr, Device, DirEntry, FileKind, FileSystem, Generation, Inode, MAX_NAME, New, OpContext,
+    OpenDirectory, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO, Remove, RenameMode, S_ISGID,
+    SetAttr, SlabArc, StatFs, XattrMode, check_name, check_opens, cleared_set_id, inode_bytes,
 };
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound;
@@ -224,55 +224,38 @@ impl FileSystem for MemFs {
         OpenFile::charged(inode, flags, *ctx, charge)
     }
 
-    fn mknod(
+    fn make(
         &self,
         ctx: &OpContext,
         dir: &SlabArc<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
+        new: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno> {
-        let data = match kind {
-            FileKind::Regular => Data::File,
-            FileKind::CharDevice | FileKind::BlockDevice => Data::Special(rdev),
-            FileKind::Fifo | FileKind::Socket => Data::Special(Device::default()),
-            _ => return Err(Errno::EINVAL),
+        let (kind, mode, data) = match new {
+            New::Node { kind, mode, rdev } => {
+                let data = match kind {
+                    FileKind::Regular => Data::File,
+                    FileKind::CharDevice | FileKind::BlockDevice => Data::Special(rdev),
+                    FileKind::Fifo | FileKind::Socket => Data::Special(Device::default()),
+                    _ => return Err(Errno::EINVAL),
+                };
+                (kind, mode, data)
+            }
+            New::Directory { mode } => {
+                let data = new_directory(Some(SlabArc::downgrade(dir)));
+                (FileKind::Directory, mode, data)
+            }
+            New::Symlink(target) => match target.len() {
+                0 => return Err(Errno::ENOENT),
+                len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
+                _ => (FileKind::Symlink, 0o777, Data::Symlink(target.to_owned())),
+            },
         };
         let inode = self.new_inode(ctx, dir, name, kind, mode, data)?;
         Self::enter(&inode, dir, name)?;
-        Ok(inode)
-    }
-
-    fn mkdir(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        mode: u32,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        let data = new_directory(Some(SlabArc::downgrade(dir)));
-        let inode = self.new_inode(ctx, dir, name, FileKind::Directory, mode, data)?;
-        Self::enter(&inode, dir, name)?;
-        add_links(dir, 1);
-        Ok(inode)
-    }
-
-    fn symlink(
-        &self,
-        ctx: &OpContext,
-        dir: &SlabArc<Inode>,
-        name: &OsStr,
-        target: &OsStr,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        match target.len() {
-            0 => return Err(Errno::ENOENT),
-            len if len > MAX_TARGET => return Err(Errno::ENAMETOOLONG),
-            _ => {}
+        if kind == FileKind::Directory {
+            add_links(dir, 1);
         }
-        let data = Data::Symlink(target.to_owned());
-        let inode = self.new_inode(ctx, dir, name, FileKind::Symlink, 0o777, data)?;
-        Self::enter(&inode, dir, name)?;
         Ok(inode)
     }
 
@@ -306,23 +289,19 @@ impl FileSystem for MemFs {
         })
     }
 
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        let inode = Self::existing(dir, name)?;
-        if inode.is_directory() {
-            return Err(Errno::EISDIR);
-        }
-        Self::remove_entry(dir, name)?;
-        Self::unlinked(dir, &inode);
-        Ok(())
-    }
-
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        if name.as_bytes() == b".." {
+    fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno> {
+        if what == Remove::Directory && name.as_bytes() == b".." {
             return Err(Errno::ENOTEMPTY);
         }
         let inode = Self::existing(dir, name)?;
-        entries(&inode)?;
-        Self::kill(&inode)?;
+        match what {
+            Remove::File if inode.is_directory() => return Err(Errno::EISDIR),
+            Remove::File => {}
+            Remove::Directory => {
+                entries(&inode)?;
+                Self::kill(&inode)?;
+            }
+        }
         Self::remove_entry(dir, name)?;
         Self::unlinked(dir, &inode);
         Ok(())
@@ -456,27 +435,17 @@ impl FileSystem for MemFs {
         &self,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<(), Errno> {
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err(Errno::ERANGE);
-        }
-        if value.len() > MAX_XATTR {
-            return Err(Errno::E2BIG);
-        }
         let node = MemNode::of(inode)?;
-        let mut xattrs = node.xattrs.lock();
-        match (mode, xattrs.contains_key(name)) {
-            (XattrMode::Create, true) => return Err(Errno::EEXIST),
-            (XattrMode::Replace, false) => return Err(Errno::ENODATA),
-            _ => {}
-        }
-        node.charge(xattr_bytes(name, value))?;
-        if let Some(old) = xattrs.insert(name.to_owned(), value.to_owned()) {
+        let old = match value {
+            Some(value) => node.insert_xattr(name, value, mode)?,
+            None => Some(node.xattrs.lock().remove(name).ok_or(Errno::ENODATA)?),
+        };
+        if let Some(old) = old {
             node.uncharge(xattr_bytes(name, &old));
         }
-        drop(xattrs);
         changed(inode);
         Ok(())
     }
@@ -484,13 +453,30 @@ impl FileSystem for MemFs {
     fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
         Ok(MemNode::of(inode)?.xattrs.lock().keys().cloned().collect())
     }
+}
 
-    fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        let node = MemNode::of(inode)?;
-        let old = node.xattrs.lock().remove(name).ok_or(Errno::ENODATA)?;
-        node.uncharge(xattr_bytes(name, &old));
-        changed(inode);
-        Ok(())
+impl MemNode {
+    /// Returns the attribute that was replaced.
+    fn insert_xattr(
+        &self,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<Option<Vec<u8>>, Errno> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Errno::ERANGE);
+        }
+        if value.len() > MAX_XATTR {
+            return Err(Errno::E2BIG);
+        }
+        let mut xattrs = self.xattrs.lock();
+        match (mode, xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(Errno::EEXIST),
+            (XattrMode::Replace, false) => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        self.charge(xattr_bytes(name, value))?;
+        Ok(xattrs.insert(name.to_owned(), value.to_owned()))
     }
 }
 

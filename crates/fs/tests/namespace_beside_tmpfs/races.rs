@@ -5,7 +5,9 @@ use crate::steps::Random;
 use crate::world::{Ours, World};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
-use foliocache_vfs::{Inode, Namei, OpContext, OpenFlags, OpenHow, RenameMode, WalkError};
+use foliocache_vfs::{
+    Inode, Namei, New, OpContext, OpenFlags, OpenHow, Remove, RenameMode, WalkError,
+};
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,7 +36,9 @@ fn calls<'a>(world: &'a World, start: &'a DentryRef<Inode>) -> Namei<'a> {
 fn make(namei: &Namei<'_>, paths: &[&str]) {
     for path in paths {
         match path.strip_suffix('/') {
-            Some(path) => namei.mkdir(OsStr::new(path), 0o755).map(drop),
+            Some(path) => namei
+                .make(OsStr::new(path), New::Directory { mode: 0o755 })
+                .map(drop),
             None => namei.open(OsStr::new(path), MAKE).map(drop),
         }
         .expect("made");
@@ -226,7 +230,13 @@ fn a_directory_is_removed_or_filled_and_never_both() {
         let names = &world.names;
         let (top, dir_name, file) = (names.root(), OsStr::new("race"), OsStr::new("file"));
         for _ in 0..ROUNDS / 10 {
-            let dir = names.mkdir(&OpContext::ROOT, top, dir_name, 0o755, None);
+            let dir = names.make(
+                &OpContext::ROOT,
+                top,
+                dir_name,
+                New::Directory { mode: 0o755 },
+                None,
+            );
             let dir = dir.expect("mkdir");
             let start = std::sync::Barrier::new(2);
             let (made, removed) = std::thread::scope(|scope| {
@@ -237,14 +247,18 @@ fn a_directory_is_removed_or_filled_and_never_both() {
                     made.map(drop)
                 });
                 start.wait();
-                let removed = names.rmdir(top, dir_name, None);
+                let removed = names.remove(top, dir_name, Remove::Directory, None);
                 (make.join().expect("no panic"), removed)
             });
             match made {
                 Ok(()) => {
                     assert_eq!(removed, Err(Errno::ENOTEMPTY));
-                    names.unlink(&dir, file, None).expect("unlink");
-                    names.rmdir(top, dir_name, None).expect("rmdir");
+                    names
+                        .remove(&dir, file, Remove::File, None)
+                        .expect("unlink");
+                    names
+                        .remove(top, dir_name, Remove::Directory, None)
+                        .expect("rmdir");
                 }
                 Err(error) => {
                     assert!(matches!(error, Errno::ENOENT | Errno::ESTALE), "{error}");

@@ -7,8 +7,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Inode, Namei, OpContext, OpenFlags, OpenHow, RenameMode,
-    SetAttr, SlabArc, SuperBlock, WalkError,
+    Attr, Device, FileKind, FileSystem, Inode, Namei, New, OpContext, OpenFlags, OpenHow,
+    RenameMode, SetAttr, SlabArc, SuperBlock, WalkError,
 };
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -189,17 +189,24 @@ impl World {
             }
             Step::Mkdir(at, mode) => {
                 let (namei, path) = self.namei(held, at)?;
-                namei.mkdir(path, *mode).map(done)
+                namei.make(path, New::Directory { mode: *mode }).map(done)
             }
             Step::Fifo(at, mode) => {
                 let (namei, path) = self.namei(held, at)?;
                 namei
-                    .mknod(path, FileKind::Fifo, *mode, Device::default())
+                    .make(
+                        path,
+                        New::Node {
+                            kind: FileKind::Fifo,
+                            mode: *mode,
+                            rdev: Device::default(),
+                        },
+                    )
                     .map(done)
             }
             Step::Symlink(target, at) => {
                 let (namei, path) = self.namei(held, at)?;
-                namei.symlink(target, path).map(done)
+                namei.make(path, New::Symlink(target)).map(done)
             }
             Step::Link { from, follow, to } => {
                 let (target, to) = self.namei(held, to)?;

@@ -60,7 +60,7 @@ fn lock(locks: &dyn FileLocks, file: &OpenFile, source: Option<&Path>, turns: &T
             let written = beside.and_then(|beside| beside.write_all_at(&[round; PAGE_SIZE], pos));
             written.expect("a write to the source");
         }
-        let had = locks.lock_range(&(0..1), LockKind::Shared, Contended::Fail);
+        let had = locks.lock(Some(&(0..1)), LockKind::Shared, Contended::Fail);
         assert_eq!(had, Ok(()), "there is no other lock");
         if source.is_some() {
             let mut page = [0; PAGE_SIZE];
@@ -72,7 +72,7 @@ fn lock(locks: &dyn FileLocks, file: &OpenFile, source: Option<&Path>, turns: &T
                 page[0]
             );
         }
-        assert_eq!(locks.unlock_range(&(0..1)), Ok(()));
+        assert_eq!(locks.unlock(Some(&(0..1))), Ok(()));
     }
 }
 

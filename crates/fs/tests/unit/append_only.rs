@@ -76,7 +76,7 @@ fn appends_reach_the_source_and_nothing_else_is_taken() {
         for len in [1, 10, 4085, 4096, 5000, 100_000, 3 << 20] {
             let file = open(&fs, APPEND).expect("open");
             let bytes = pattern(len as u64, len);
-            file.append_all(&bytes).expect("append");
+            file.append_all(&bytes, false).expect("append");
             expected.extend_from_slice(&bytes);
             file.fsync().expect("fsync");
             assert!(log.bytes() == expected, "{len} bytes");
@@ -128,7 +128,7 @@ fn appends_are_written_in_order_under_a_small_bound() {
     let file = open(&fs, APPEND).expect("open");
     for round in 0..3000_usize {
         let bytes = pattern(round as u64, 1 + round * 37 % 20_000);
-        file.append_all(&bytes).expect("append");
+        file.append_all(&bytes, false).expect("append");
         expected.extend_from_slice(&bytes);
         match round % 100 {
             20 => file.fsync().expect("fsync"),
@@ -161,13 +161,13 @@ fn appends_beside_those_of_others_are_all_kept() {
         let log = Log::new(source.path(), b"first\n");
         let fs = dirfs(&cache(64), source.path(), options);
         let file = open(&fs, APPEND).expect("open");
-        file.append_all(b"ours\n").expect("append");
+        file.append_all(b"ours\n", false).expect("append");
         log.append(b"theirs\n");
-        file.append_all(b"ours again\n").expect("append");
+        file.append_all(b"ours again\n", false).expect("append");
         file.fsync().expect("fsync");
         let expected = b"first\ntheirs\nours\nours again\n";
         assert_eq!(log.bytes(), expected);
-        file.append_all(b"more\n").expect("append");
+        file.append_all(b"more\n", false).expect("append");
         file.fsync().expect("fsync");
         let expected = [&expected[..], b"more\n"].concat();
         assert_eq!(log.bytes(), expected);
@@ -189,12 +189,12 @@ fn a_file_that_is_append_only_no_longer_is_written_anywhere() {
     let log = Log::new(source.path(), b"first\n");
     let fs = dirfs(&cache(64), source.path(), DirFsOptions::default());
     let file = open(&fs, APPEND).expect("open");
-    file.append_all(b"second\n").expect("append");
+    file.append_all(b"second\n", false).expect("append");
     file.fsync().expect("fsync");
     log.set("-a");
     let again = open(&fs, OpenFlags::READ_WRITE).expect("open");
     write_all(&again, b"F", 0);
-    file.append_all(b"third\n").expect("append");
+    file.append_all(b"third\n", false).expect("append");
     again.fsync().expect("fsync");
     assert_eq!(log.bytes(), b"First\nsecond\nthird\n");
     again.set_len(3).expect("set_len");

@@ -6,8 +6,8 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Advice, FileSystem, Inode, Namei, OpContext, OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr,
-    SetTime, SlabArc, SuperBlock, WalkError,
+    Advice, FileSystem, Inode, Namei, New, OpContext, OpenFile, OpenFlags, OpenHow, Remove,
+    RenameMode, SetAttr, SetTime, SlabArc, SuperBlock, WalkError,
 };
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -166,7 +166,8 @@ fn own_changes_do_not_drop_the_cache() {
         fs.setattr(&ROOT, file.inode(), &set).expect("chmod");
         fs.link(file.inode(), &fs.root(), OsStr::new("other"))
             .expect("link");
-        fs.unlink(&fs.root(), OsStr::new("other")).expect("unlink");
+        fs.remove(&fs.root(), OsStr::new("other"), Remove::File)
+            .expect("unlink");
         fs.rename(
             &fs.root(),
             name,
@@ -257,7 +258,12 @@ fn more_files_than_descriptors() {
     for depth in 0..30 {
         let name = format!("depth{depth}");
         dir = fs
-            .mkdir(&ROOT, &dir, OsStr::new(&name), 0o755)
+            .make(
+                &ROOT,
+                &dir,
+                OsStr::new(&name),
+                New::Directory { mode: 0o755 },
+            )
             .expect("mkdir");
         for at in 0..10 {
             let name = format!("file{at}");
@@ -342,7 +348,14 @@ fn names_do_not_lead_out_of_the_source() {
     );
     assert_eq!(over.map(drop), Err(Errno::EEXIST));
     for name in ["..", "../..", "/etc/passwd", "dir/../../x", "dir/inner"] {
-        let made = fs.mkdir(&ROOT, &root, OsStr::new(name), 0o755).map(drop);
+        let made = fs
+            .make(
+                &ROOT,
+                &root,
+                OsStr::new(name),
+                New::Directory { mode: 0o755 },
+            )
+            .map(drop);
         assert_eq!(made, Err(Errno::EINVAL), "{name}");
         if name != ".." {
             assert_eq!(
@@ -351,7 +364,7 @@ fn names_do_not_lead_out_of_the_source() {
                 "{name}"
             );
         }
-        assert!(fs.unlink(&root, OsStr::new(name)).is_err());
+        assert!(fs.remove(&root, OsStr::new(name), Remove::File).is_err());
     }
     // A directory that is replaced by a link behind our back is not followed.
     let inner = walk(&fs, "dir/inner").expect("lookup");
@@ -399,7 +412,8 @@ fn pages_of_unlinked_files_are_given_up() {
     write_all(&file, &pattern(1, 1 << 20), 0);
     drop(file);
     assert!(resident() >= 256);
-    fs.unlink(&fs.root(), OsStr::new("dirty")).expect("unlink");
+    fs.remove(&fs.root(), OsStr::new("dirty"), Remove::File)
+        .expect("unlink");
     assert_eq!(resident(), 0, "they can no longer be read");
     assert_eq!(fs.bdi().nr_not_durable(), 0);
 
@@ -448,10 +462,17 @@ fn read_only_sources_refuse_every_change() {
             .map(drop),
         erofs
     );
-    assert_eq!(fs.mkdir(&ROOT, &root, name, 0o755).map(drop), erofs);
-    assert_eq!(fs.symlink(&ROOT, &root, name, name).map(drop), erofs);
+    assert_eq!(
+        fs.make(&ROOT, &root, name, New::Directory { mode: 0o755 })
+            .map(drop),
+        erofs
+    );
+    assert_eq!(
+        fs.make(&ROOT, &root, name, New::Symlink(name)).map(drop),
+        erofs
+    );
     assert_eq!(fs.link(&file, &root, name), erofs);
-    assert_eq!(fs.unlink(&root, OsStr::new("file")), erofs);
+    assert_eq!(fs.remove(&root, OsStr::new("file"), Remove::File), erofs);
     assert_eq!(
         fs.rename(&root, OsStr::new("file"), &root, name, RenameMode::Replace),
         erofs
@@ -469,7 +490,12 @@ fn content_holes_and_modes_reach_the_source() {
     let source = on_disk();
     let fs = plain(source.path());
     let dir = fs
-        .mkdir(&ROOT, &fs.root(), OsStr::new("dir"), 0o2750)
+        .make(
+            &ROOT,
+            &fs.root(),
+            OsStr::new("dir"),
+            New::Directory { mode: 0o2750 },
+        )
         .expect("mkdir");
     let file = fs
         .create(
@@ -569,7 +595,13 @@ fn many_writers_and_renames_at_once() -> io::Result<()> {
             let (names, top) = (&names, names.root());
             scope.spawn(move || {
                 let dir_name = format!("dir{thread}");
-                let dir = names.mkdir(&ROOT, top, OsStr::new(&dir_name), 0o755, None);
+                let dir = names.make(
+                    &ROOT,
+                    top,
+                    OsStr::new(&dir_name),
+                    New::Directory { mode: 0o755 },
+                    None,
+                );
                 let dir = dir.expect("mkdir");
                 let rename = |dir: &DentryRef<Inode>, old: &str, new: &str| {
                     let (old, new) = (OsStr::new(old), OsStr::new(new));
@@ -900,9 +932,19 @@ fn a_new_file_is_synced_though_its_directory_may_not_be_opened() {
             ..ROOT
         };
         for closed in ["in", "above", "root"] {
-            let above = fs.mkdir(&nobody, &fs.root(), OsStr::new(closed), 0o777);
+            let above = fs.make(
+                &nobody,
+                &fs.root(),
+                OsStr::new(closed),
+                New::Directory { mode: 0o777 },
+            );
             let above = above.expect("mkdir");
-            let dir = fs.mkdir(&nobody, &above, OsStr::new("dir"), 0o777);
+            let dir = fs.make(
+                &nobody,
+                &above,
+                OsStr::new("dir"),
+                New::Directory { mode: 0o777 },
+            );
             let dir = dir.expect("mkdir");
             let made = fs.create(&nobody, &dir, OsStr::new("new"), 0o600, OpenFlags::WRITE);
             let made = made.expect("create");

@@ -4,7 +4,9 @@
 use crate::common::{cache, dirfs, on_disk, pattern, read_all, write_all};
 use foliocache_fs::{DirFs, DirFsOptions, WritebackAtClose};
 use foliocache_mm::Mm;
-use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SlabArc};
+use foliocache_vfs::{
+    FileSystem, Inode, OpContext, OpenFile, OpenFlags, Remove, RenameMode, SlabArc,
+};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -60,7 +62,9 @@ impl Source {
     }
 
     fn unlink(&self, name: &str) {
-        let unlinked = self.fs.unlink(&self.fs.root(), OsStr::new(name));
+        let unlinked = self
+            .fs
+            .remove(&self.fs.root(), OsStr::new(name), Remove::File);
         unlinked.expect("unlink");
     }
 

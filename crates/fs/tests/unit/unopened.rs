@@ -7,8 +7,8 @@ use foliocache_fs::{DirFs, DirFsOptions, MemFs};
 use foliocache_mm::{MappingCharge, Mm};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Device, FileKind, FileSystem, Inode, OpContext, OpenFile, OpenFlags, SeekSparse, SetAttr,
-    SetTime, SlabArc, SuperBlock,
+    Attr, Device, FileKind, FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, Remove,
+    SeekSparse, SetAttr, SetTime, SlabArc, SuperBlock,
 };
 use std::ffi::OsStr;
 use std::fs;
@@ -39,8 +39,17 @@ fn open(fs: &dyn FileSystem, inode: &SlabArc<Inode>) -> OpenFile {
 
 fn mknod(fs: &dyn FileSystem, name: &str) -> SlabArc<Inode> {
     let (kind, device) = (FileKind::Regular, Device::default());
-    fs.mknod(&ROOT, &fs.root(), OsStr::new(name), kind, 0o644, device)
-        .expect("mknod")
+    fs.make(
+        &ROOT,
+        &fs.root(),
+        OsStr::new(name),
+        New::Node {
+            kind: kind,
+            mode: 0o644,
+            rdev: device,
+        },
+    )
+    .expect("mknod")
 }
 
 /// The source's attributes of a file, as far as they do not depend on open handles.
@@ -251,7 +260,7 @@ fn a_change_from_outside_is_not_taken_for_our_own() {
     });
     let link = |fs: &DirFs, inode: &SlabArc<Inode>| {
         fs.link(inode, &fs.root(), OsStr::new("other"))?;
-        fs.unlink(&fs.root(), OsStr::new("other"))?;
+        fs.remove(&fs.root(), OsStr::new("other"), Remove::File)?;
         fs.getattr(inode)
     };
     type Change<'a> = &'a dyn Fn(&DirFs, &SlabArc<Inode>) -> Result<Attr, Errno>;
@@ -302,7 +311,8 @@ fn concurrent_first_opens_share_one_address_space() {
                 }
             });
             assert_eq!(read_all(&open(fs, &inode)), b"xxx");
-            fs.unlink(&fs.root(), OsStr::new(&name)).expect("unlink");
+            fs.remove(&fs.root(), OsStr::new(&name), Remove::File)
+                .expect("unlink");
         }
         fs.reap();
         assert!(mm.mappings().len() < 200);
@@ -316,7 +326,8 @@ fn a_file_in_memory_pays_for_its_address_space_when_it_is_opened() {
     let fs = MemFs::new(&mm).expect("memfs");
     // A page of the slab stays for the next ones.
     drop(open(&fs, &mknod(&fs, "first")));
-    fs.unlink(&fs.root(), OsStr::new("first")).expect("unlink");
+    fs.remove(&fs.root(), OsStr::new("first"), Remove::File)
+        .expect("unlink");
     let before = mm.usage().metadata_bytes;
     for set_size in [false, true] {
         let inode = mknod(&fs, "file");
@@ -338,7 +349,8 @@ fn a_file_in_memory_pays_for_its_address_space_when_it_is_opened() {
         assert!(made < opened && opened <= made + mapping_bytes());
         drop(open(&fs, &inode));
         assert_eq!(mm.usage().metadata_bytes, opened, "once");
-        fs.unlink(&fs.root(), OsStr::new("file")).expect("unlink");
+        fs.remove(&fs.root(), OsStr::new("file"), Remove::File)
+            .expect("unlink");
         drop(inode);
         assert_eq!(mm.usage().metadata_bytes, before);
     }
@@ -371,7 +383,8 @@ fn a_file_of_a_directory_pays_for_its_address_space_when_it_is_opened() {
     drop(handles);
     for at in 0..files {
         let name = format!("file{at}");
-        fs.unlink(&fs.root(), OsStr::new(&name)).expect("unlink");
+        fs.remove(&fs.root(), OsStr::new(&name), Remove::File)
+            .expect("unlink");
     }
     drop(inodes);
     fs.shrink_inodes(0);

@@ -7,8 +7,8 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::SetTime;
 use foliocache_vfs::{
-    Attr, Credentials, DirEntryBuf, FallocateMode, FileSystem, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, OpenHow, RenameMode, SetAttr, SlabArc, SuperBlock,
+    Attr, Credentials, DirEntryBuf, FallocateMode, FileSystem, Inode, New, OpContext,
+    OpenDirectory, OpenFile, OpenFlags, OpenHow, Remove, RenameMode, SetAttr, SlabArc, SuperBlock,
 };
 use rustix::fs::IFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -341,11 +341,15 @@ fn watches_go_with_their_directories() {
             .expect_err("it is not there");
         world
             .names
-            .rmdir(&root, OsStr::new(&name), None)
+            .remove(&root, OsStr::new(&name), Remove::Directory, None)
             .expect("removed");
-        let made = world
-            .names
-            .mkdir(&ctx, &root, OsStr::new(&name), 0o755, None);
+        let made = world.names.make(
+            &ctx,
+            &root,
+            OsStr::new(&name),
+            New::Directory { mode: 0o755 },
+            None,
+        );
         drop(made.expect("made"));
         world
             .stat(&format!("{n}/none"))
@@ -767,9 +771,12 @@ const FOUND: [fn(&World); 6] = [
         let dir = world
             .names
             .lookup(world.names.root(), OsStr::new("dir"), STAY, None);
-        let done = world
-            .names
-            .unlink(&dir.expect("it is there"), OsStr::new("file"), None);
+        let done = world.names.remove(
+            &dir.expect("it is there"),
+            OsStr::new("file"),
+            Remove::File,
+            None,
+        );
         done.expect("it is removed");
     },
     |world| {
@@ -932,11 +939,19 @@ fn names_in_a_directory_are_known_until_one_changes() {
         let linked = names.link(&world.dir(&format!("dir/sub/o{n}")), &dir, name, None);
         linked.expect("linked");
         assert!(has("dir", name));
-        names.unlink(&dir, name, None).expect("removed");
+        names
+            .remove(&dir, name, Remove::File, None)
+            .expect("removed");
         assert!(!has("dir", name));
-        drop(names.mkdir(&ctx, &dir, name, 0o755, None).expect("made"));
+        drop(
+            names
+                .make(&ctx, &dir, name, New::Directory { mode: 0o755 }, None)
+                .expect("made"),
+        );
         assert!(has("dir", name));
-        names.rmdir(&dir, name, None).expect("removed");
+        names
+            .remove(&dir, name, Remove::Directory, None)
+            .expect("removed");
         assert!(!has("dir", name));
     }
 }
@@ -970,7 +985,7 @@ fn a_directory_that_is_ours_alone_is_not_asked_twice() {
     // Our own changes are seen.
     let names = &world.names;
     names
-        .unlink(names.root(), OsStr::new("file"), None)
+        .remove(names.root(), OsStr::new("file"), Remove::File, None)
         .expect("removed");
     assert_eq!(world.stat("file").map(drop), Err(Errno::ENOENT));
     assert_eq!(world.list("."), ["none"]);
@@ -1583,16 +1598,22 @@ fn known_directory_that_is_rewound_lists_names_made_before() {
     assert_eq!(names(&*open()), 3);
     let opened = open();
     assert_eq!(names(&*opened), 3);
-    let made = world
-        .fs
-        .mkdir(&OpContext::ROOT, &dir, "new".as_ref(), 0o755);
+    let made = world.fs.make(
+        &OpContext::ROOT,
+        &dir,
+        "new".as_ref(),
+        New::Directory { mode: 0o755 },
+    );
     made.expect("made");
     assert_eq!(names(&*opened), 4);
     // Also where it is known again.
     assert_eq!(names(&*open()), 4);
     let opened = open();
     assert_eq!(names(&*opened), 4);
-    world.fs.rmdir(&dir, "new".as_ref()).expect("removed");
+    world
+        .fs
+        .remove(&dir, "new".as_ref(), Remove::Directory)
+        .expect("removed");
     assert_eq!(names(&*open()), 3);
     assert_eq!(names(&*opened), 3);
 }

@@ -7,8 +7,8 @@ use foliocache_mm::{AddressSpaceOperations, BackingDevInfo, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    Attr, Attributes, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
+    Attr, Attributes, FileKind, FileSystem, Generation, Inode, New, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, Remove, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -77,16 +77,10 @@ macro_rules! delegate_to {
             fn create(
                 &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32, flags: OpenFlags
             ) -> Result<OpenFile, Errno>;
-            fn mknod(
-                &self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, kind: FileKind, mode: u32,
-                rdev: Device
-            ) -> Result<SlabArc<Inode>, Errno>;
-            fn mkdir(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, mode: u32) -> Result<SlabArc<Inode>, Errno>;
-            fn symlink(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, target: &OsStr) -> Result<SlabArc<Inode>, Errno>;
+            fn make(&self, ctx: &OpContext, dir: &SlabArc<Inode>, name: &OsStr, new: New<'_>) -> Result<SlabArc<Inode>, Errno>;
             fn readlink(&self, inode: &SlabArc<Inode>) -> Result<OsString, Errno>;
             fn link(&self, inode: &SlabArc<Inode>, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-            fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
-            fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
+            fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, what: Remove) -> Result<(), Errno>;
             fn rename(
                 &self, from_dir: &SlabArc<Inode>, from: &OsStr, to_dir: &SlabArc<Inode>, to: &OsStr, mode: RenameMode
             ) -> Result<(), Errno>;
@@ -94,9 +88,8 @@ macro_rules! delegate_to {
             fn statfs(&self) -> Result<StatFs, Errno>;
             fn sync_fs(&self) -> Result<(), Errno>;
             fn getxattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<Vec<u8>, Errno>;
-            fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: &[u8], mode: XattrMode) -> Result<(), Errno>;
+            fn setxattr(&self, inode: &SlabArc<Inode>, name: &OsStr, value: Option<&[u8]>, mode: XattrMode) -> Result<(), Errno>;
             fn listxattr(&self, inode: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno>;
-            fn removexattr(&self, inode: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno>;
         }
     };
 }

@@ -9,7 +9,7 @@ use crate::common::{HookedFs, Mounted, mm, no_root_or_fuse, shell_as_user};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileSystem, OpContext, OpenFlags, SetAttr};
+use foliocache_vfs::{FileSystem, New, OpContext, OpenFlags, SetAttr};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -112,7 +112,7 @@ fn create_follows_a_link_and_refuses_a_directory() {
     let mounted = mount_with_race("link", |fs| {
         make_file(fs, "target", 0o600);
         let (name, target) = (OsStr::new(RACED), OsStr::new("target"));
-        fs.symlink(&OpContext::ROOT, &fs.root(), name, target)
+        fs.make(&OpContext::ROOT, &fs.root(), name, New::Symlink(target))
             .unwrap();
     });
     let (_, said) = shell_as_user(&mounted.point, ": > raced");
@@ -120,8 +120,13 @@ fn create_follows_a_link_and_refuses_a_directory() {
     assert_eq!(fs::read(mounted.at("target")).unwrap(), b"secret");
     drop(mounted);
     let mounted = mount_with_race("directory", |fs| {
-        fs.mkdir(&OpContext::ROOT, &fs.root(), OsStr::new(RACED), 0o777)
-            .unwrap();
+        fs.make(
+            &OpContext::ROOT,
+            &fs.root(),
+            OsStr::new(RACED),
+            New::Directory { mode: 0o777 },
+        )
+        .unwrap();
     });
     let (_, said) = shell_as_user(&mounted.point, ": > raced");
     assert!(said.contains("Is a directory"), "{said}");

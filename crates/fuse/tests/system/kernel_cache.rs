@@ -13,7 +13,7 @@ use foliocache_fuse::{KernelCache, Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{AsFd, fadvise_dontneed};
-use foliocache_vfs::SuperBlock;
+use foliocache_vfs::{Remove, SuperBlock};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::collections::{BTreeSet, HashMap};
@@ -408,7 +408,7 @@ fn file_that_was_only_looked_up_keeps_writes_after_its_removal() {
     }
     // The library beside the mount.
     let (root, name) = (bed.names.root(), "library".as_ref());
-    bed.names.unlink(root, name, None).unwrap();
+    bed.names.remove(root, name, Remove::File, None).unwrap();
     for _ in 0..2 {
         thread::sleep(LONG);
         for name in files {

@@ -11,8 +11,8 @@ use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{AsFd, xattr};
 use foliocache_vfs::{
-    Attr, Belief, Device, FileKind, FileSystem, Generation, Inode, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
+    Attr, Belief, FileSystem, Generation, Inode, New, OpContext, OpenDirectory, OpenFile,
+    OpenFlags, Remove, RenameMode, SetAttr, SlabArc, StatFs, SuperBlock, XattrMode,
 };
 use rustix::fs::Dir;
 use std::env;
@@ -534,7 +534,9 @@ fn changes_by_the_library_are_seen_through_the_mount() {
         }
         names.fs().sync_fs().unwrap();
         removed.push(watcher.sees(&source, "f", || {
-            names.unlink(root, "f".as_ref(), None).unwrap();
+            names
+                .remove(root, "f".as_ref(), Remove::File, None)
+                .unwrap();
         }));
     }
     // On a busy machine the watcher may be late now and then.

@@ -174,7 +174,7 @@ impl Pool {
 #[cfg(loom)]
 pub mod pages {
     use super::super::page::Pool;
-    use crate::bound::Unbounded;
+    use crate::Unbounded;
     use foliocache_sync::{Arc, Weak};
     use std::marker::PhantomData;
     use std::ops::Deref;

@@ -84,7 +84,7 @@ pub(crate) struct Pool {
     bound: Arc<dyn MetadataBound>,
     shards: Box<[CachePadded<RankedMutex<Shard>>]>,
     roomy: AtomicUsize,
-    supply: RankedMutex<Supply>,
+    pub(super) supply: RankedMutex<Supply>,
     /// Pages that are charged, and that are not.
     charged: AtomicU64,
     uncharged: AtomicU64,
@@ -452,13 +452,6 @@ impl Pool {
     /// Slots of a page.
     pub(crate) fn slots(&self) -> usize {
         usize::from(self.slots)
-    }
-
-    /// Pages that are not free, and free ones that keep their memory.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn resident_pages(self: &Arc<Self>) -> (usize, usize) {
-        // One reference is the caller's.
-        (Arc::strong_count(self) - 1, self.supply.lock().warm.len())
     }
 }
 

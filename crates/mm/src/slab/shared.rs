@@ -31,7 +31,7 @@
 #![allow(unsafe_code)]
 
 use super::{Pool, Slab, Slot};
-use crate::bound::{MetadataBound, Unbounded};
+use crate::bound::MetadataBound;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, Ordering, fence};
 use foliocache_sync::time::{Duration, sleep};
@@ -184,11 +184,6 @@ unsafe impl<T: ?Sized + Send + Sync> Send for SlabArc<T> {}
 unsafe impl<T: ?Sized + Send + Sync> Sync for SlabArc<T> {}
 
 impl<T> SlabArc<T> {
-    /// An object in a private slab, without a charge: for tests.
-    pub fn new(value: T) -> Self {
-        SharedSlab::new(Arc::new(Unbounded)).alloc(value)
-    }
-
     fn make(slot: Slot<T>, value: T) -> Self {
         let object = slot.into_memory();
         // SAFETY: a free slot, of the size and alignment of a `T`, and private to this function.

@@ -1,7 +1,16 @@
 //! Slabs: the placement of objects, reuse of slots, and return of pages.
 
+impl super::Pool {
+    /// Pages that are not free, and free ones that keep their memory.
+    fn resident_pages(self: &Arc<Self>) -> (usize, usize) {
+        // One reference is the caller's.
+        (Arc::strong_count(self) - 1, self.supply.lock().warm.len())
+    }
+}
+
 use super::{SharedSlab, Slab, SlabArc, SlabBox};
-use crate::bound::{MetadataBound, Unbounded};
+use crate::Unbounded;
+use crate::bound::MetadataBound;
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
 use std::collections::HashSet;

@@ -13,7 +13,7 @@ use foliocache_sync::model::{trace, with_virtual_time};
 use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
-    FileSystem, Namei, OpContext, OpenFlags, OpenHow, RenameMode, SuperBlock, WalkError,
+    FileSystem, Namei, New, OpContext, OpenFlags, OpenHow, RenameMode, SuperBlock, WalkError,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -169,7 +169,7 @@ impl Names {
     fn directory(&mut self) {
         let path = self.fresh();
         let names = namei(&self.sb);
-        match at(names.mkdir(OsStr::new(&path), 0o755)) {
+        match at(names.make(OsStr::new(&path), New::Directory { mode: 0o755 })) {
             Ok(_) => {}
             Err(error) if no_room(error) => return,
             Err(error) => self.fail(&format!("making directory {path}: {error:?}")),
@@ -238,7 +238,7 @@ fn simulate(seed: u64) {
     let fs = Arc::new(MemFs::new(&mm).expect("a file system"));
     let sb = Arc::new(SuperBlock::new(fs.clone(), &mm));
     for dir in DIRS {
-        let made = at(namei(&sb).mkdir(OsStr::new(dir), 0o755));
+        let made = at(namei(&sb).make(OsStr::new(dir), New::Directory { mode: 0o755 }));
         assert!(made.is_ok(), "{dir}: {:?}", made.err());
     }
     let bdi = BackingDevInfo::new(&mm, "store", BdiKind::Storage).expect("a store");

@@ -33,26 +33,21 @@ pub enum LockKind {
     Exclusive,
 }
 
-/// Locks the file behind `fd`, which others then cannot lock, this process by another opening of it included. Does not
-/// block. A fork's child shares the lock.
+/// Locks the file behind `fd`: others then cannot lock it, or but share the lock, this process by another opening of it included. Does
+/// not block. A fork's child shares the lock. A shared lock replaces an exclusive one of this descriptor, not atomically: if
+/// another description takes an exclusive lock in between, the descriptor ends up without one.
 ///
 /// # Errors
 ///
 /// Those of `flock(2)`: `EWOULDBLOCK` if another description has it locked; `EBADF` for an `O_PATH`
 /// descriptor.
 #[doc(alias = "flock")]
-pub fn try_lock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(flock(fd, FlockOperation::NonBlockingLockExclusive)?)
-}
-
-/// As [`try_lock`], but shared. It replaces an exclusive lock of this descriptor, not atomically: if another
-/// description takes an exclusive lock in between, the descriptor ends up without one.
-///
-/// # Errors
-///
-/// As [`try_lock`].
-pub fn try_lock_shared(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(flock(fd, FlockOperation::NonBlockingLockShared)?)
+pub fn try_lock(fd: BorrowedFd<'_>, kind: LockKind) -> Result<(), Errno> {
+    let how = match kind {
+        LockKind::Shared => FlockOperation::NonBlockingLockShared,
+        LockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    };
+    Ok(flock(fd, how)?)
 }
 
 /// As [`try_lock`], and waits for others.
@@ -60,17 +55,12 @@ pub fn try_lock_shared(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 /// # Errors
 ///
 /// As [`try_lock`], without `EWOULDBLOCK`; `ENOLCK` if the kernel has no memory for it.
-pub fn lock(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(retry_on_intr(|| flock(fd, FlockOperation::LockExclusive))?)
-}
-
-/// As [`try_lock_shared`], and waits for others.
-///
-/// # Errors
-///
-/// As [`lock`].
-pub fn lock_shared(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    Ok(retry_on_intr(|| flock(fd, FlockOperation::LockShared))?)
+pub fn lock(fd: BorrowedFd<'_>, kind: LockKind) -> Result<(), Errno> {
+    let how = match kind {
+        LockKind::Shared => FlockOperation::LockShared,
+        LockKind::Exclusive => FlockOperation::LockExclusive,
+    };
+    Ok(retry_on_intr(|| flock(fd, how))?)
 }
 
 /// Releases the lock of [`try_lock`], for forked children too.

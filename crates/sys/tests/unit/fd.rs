@@ -6,7 +6,9 @@ use std::path::Path;
 
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::xattr::{self, XattrMode};
-use foliocache_sys::fd::{self, FileKind, IoSegment, OFlags, SeekSparse, SetTime, SyncRange};
+use foliocache_sys::fd::{
+    self, FileKind, IoSegment, LockKind, OFlags, SeekSparse, SetTime, SyncRange,
+};
 use foliocache_sys::{Errno, testing};
 
 fn dir() -> tempfile::TempDir {
@@ -279,13 +281,22 @@ fn a_shared_lock_keeps_exclusive_ones_out_until_the_last_is_gone() {
     let dir = dir();
     let open = || fd::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, 0).unwrap();
     let [one, two, three] = [open(), open(), open()];
-    fd::try_lock(one.as_fd()).unwrap();
-    assert_eq!(fd::try_lock_shared(two.as_fd()), Err(Errno::EAGAIN));
-    fd::try_lock_shared(one.as_fd()).unwrap();
-    fd::try_lock_shared(two.as_fd()).unwrap();
-    assert_eq!(fd::try_lock(three.as_fd()), Err(Errno::EAGAIN));
+    fd::try_lock(one.as_fd(), LockKind::Exclusive).unwrap();
+    assert_eq!(
+        fd::try_lock(two.as_fd(), LockKind::Shared),
+        Err(Errno::EAGAIN)
+    );
+    fd::try_lock(one.as_fd(), LockKind::Shared).unwrap();
+    fd::try_lock(two.as_fd(), LockKind::Shared).unwrap();
+    assert_eq!(
+        fd::try_lock(three.as_fd(), LockKind::Exclusive),
+        Err(Errno::EAGAIN)
+    );
     fd::unlock(one.as_fd()).unwrap();
-    assert_eq!(fd::try_lock(three.as_fd()), Err(Errno::EAGAIN));
+    assert_eq!(
+        fd::try_lock(three.as_fd(), LockKind::Exclusive),
+        Err(Errno::EAGAIN)
+    );
     fd::unlock(two.as_fd()).unwrap();
-    fd::try_lock(three.as_fd()).unwrap();
+    fd::try_lock(three.as_fd(), LockKind::Exclusive).unwrap();
 }

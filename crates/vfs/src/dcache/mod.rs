@@ -57,13 +57,17 @@ mod hint;
 mod name;
 mod reference;
 mod rename;
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-pub use cache::{DENTRY_BYTES, DentryCache, DentryStats};
+pub use cache::{DENTRY_BYTES, DentryCache};
 pub use dentry::{AliasSlot, Dentry, DentryInode};
 pub use evict::Tell;
 pub use name::Name;
 pub(crate) use name::{all_words, last_slash, mix, tail_word};
 pub use reference::DentryRef;
 pub(crate) use rename::comes_first;
+#[cfg(any(loom, shuttle, feature = "testing"))]
+pub use testing::DentryStats;

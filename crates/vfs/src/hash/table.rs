@@ -23,13 +23,6 @@ pub struct HashLink<T> {
 }
 
 impl<T> HashLink<T> {
-    /// As if the node never was in a table: for a model.
-    #[cfg(loom)]
-    #[doc(hidden)]
-    pub fn forget(&self) {
-        self.hash.store(0, Ordering::Relaxed);
-    }
-
     /// The hash under which the node was inserted last.
     #[inline]
     pub fn hash(&self) -> u64 {

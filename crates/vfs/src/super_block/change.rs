@@ -13,7 +13,7 @@ use crate::credentials::{Access, Credentials};
 use crate::dcache::{DentryRef, Name, comes_first};
 use crate::inode::Inode;
 use crate::open_file::OpenFile;
-use crate::types::{Device, FileKind, OpContext, OpenFlags, RenameMode, S_ISVTX};
+use crate::types::{FileKind, New, OpContext, OpenFlags, Remove, RenameMode, S_ISVTX};
 use foliocache_mm::slab::SlabArc;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
@@ -31,7 +31,7 @@ fn new_mode(credentials: Option<&Credentials>, dir: &Inode, kind: FileKind, mode
 /// `credentials` do not allow it.
 impl SuperBlock {
     /// Runs a change of the names in `dir` that makes `name` lead to an inode.
-    fn make(
+    fn add_name(
         &self,
         dir: &DentryRef<Inode>,
         name: &OsStr,
@@ -106,7 +106,7 @@ impl SuperBlock {
         credentials: Option<&Credentials>,
     ) -> Result<(OpenFile, DentryRef<Inode>), Errno> {
         let mut file = None;
-        let dentry = self.make(dir, name, credentials, |inode| {
+        let dentry = self.add_name(dir, name, credentials, |inode| {
             let mode = new_mode(credentials, inode, FileKind::Regular, mode);
             let made = file.insert(self.caches.fs.create(ctx, inode, name, mode, flags)?);
             Ok(made.inode().clone())
@@ -114,51 +114,24 @@ impl SuperBlock {
         Ok((file.expect("made"), dentry))
     }
 
-    /// Makes a node, see [`FileSystem::mknod`](crate::FileSystem::mknod).
-    #[expect(clippy::too_many_arguments, reason = "as the file system's own")]
-    pub fn mknod(
+    /// Makes an object, see [`FileSystem::make`](crate::FileSystem::make).
+    pub fn make(
         &self,
         ctx: &OpContext,
         dir: &DentryRef<Inode>,
         name: &OsStr,
-        kind: FileKind,
-        mode: u32,
-        rdev: Device,
+        new: New<'_>,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        self.make(dir, name, credentials, |inode| {
-            let mode = new_mode(credentials, inode, kind, mode);
-            self.caches.fs.mknod(ctx, inode, name, kind, mode, rdev)
-        })
-    }
-
-    /// Makes a directory, see [`FileSystem::mkdir`](crate::FileSystem::mkdir).
-    pub fn mkdir(
-        &self,
-        ctx: &OpContext,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        mode: u32,
-        credentials: Option<&Credentials>,
-    ) -> Result<DentryRef<Inode>, Errno> {
-        self.make(dir, name, credentials, |inode| {
-            // Set-id bits are the parent's to hand down.
-            let mode = mode & (0o777 | S_ISVTX);
-            self.caches.fs.mkdir(ctx, inode, name, mode)
-        })
-    }
-
-    /// Makes a symbolic link, see [`FileSystem::symlink`](crate::FileSystem::symlink).
-    pub fn symlink(
-        &self,
-        ctx: &OpContext,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        target: &OsStr,
-        credentials: Option<&Credentials>,
-    ) -> Result<DentryRef<Inode>, Errno> {
-        self.make(dir, name, credentials, |inode| {
-            self.caches.fs.symlink(ctx, inode, name, target)
+        self.add_name(dir, name, credentials, |inode| {
+            let mut new = new;
+            match &mut new {
+                New::Node { kind, mode, .. } => *mode = new_mode(credentials, inode, *kind, *mode),
+                // Set-id bits are the parent's to hand down.
+                New::Directory { mode } => *mode &= 0o777 | S_ISVTX,
+                New::Symlink(_) => {}
+            }
+            self.caches.fs.make(ctx, inode, name, new)
         })
     }
 
@@ -170,43 +143,19 @@ impl SuperBlock {
         name: &OsStr,
         credentials: Option<&Credentials>,
     ) -> Result<DentryRef<Inode>, Errno> {
-        self.make(dir, name, credentials, |dir| {
+        self.add_name(dir, name, credentials, |dir| {
             self.caches.fs.link(inode, dir, name)?;
             Ok(inode.clone())
         })
     }
 
-    /// Removes a name of anything but a directory, see
-    /// [`FileSystem::unlink`](crate::FileSystem::unlink).
-    pub fn unlink(
+    /// Removes a name, see [`FileSystem::remove`](crate::FileSystem::remove).
+    pub fn remove(
         &self,
         dir: &DentryRef<Inode>,
         name: &OsStr,
+        what: Remove,
         credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
-        self.remove(dir, name, credentials, |inode| {
-            self.caches.fs.unlink(inode, name)
-        })
-    }
-
-    /// Takes an empty directory away, see [`FileSystem::rmdir`](crate::FileSystem::rmdir).
-    pub fn rmdir(
-        &self,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
-        self.remove(dir, name, credentials, |inode| {
-            self.caches.fs.rmdir(inode, name)
-        })
-    }
-
-    fn remove(
-        &self,
-        dir: &DentryRef<Inode>,
-        name: &OsStr,
-        credentials: Option<&Credentials>,
-        remove: impl FnOnce(&SlabArc<Inode>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         Self::forgetting_stale(&[dir], || {
             let inode = Self::directory(dir)?;
@@ -214,7 +163,7 @@ impl SuperBlock {
             self.check_delete(&inode, name, credentials)?;
             let (asked, doubts) = (self.now(), inode.attributes().doubts());
             let until = self.belief.until_ours(&inode, asked, false);
-            let removed = remove(&inode);
+            let removed = self.caches.fs.remove(&inode, name, what);
             inode.attributes().doubt();
             if removed.is_ok() {
                 self.tell_of_name(&inode, name);

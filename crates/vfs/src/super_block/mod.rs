@@ -41,6 +41,8 @@ mod rcu_walk;
 mod reference_walk;
 mod removed;
 mod shrink;
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
 mod xattr;
 
 use self::answers::Answers;
@@ -54,7 +56,7 @@ pub use self::shrink::InodeHolder;
 use self::shrink::Shrinkable;
 use crate::belief::Belief;
 use crate::credentials::Credentials;
-use crate::dcache::{DentryCache, DentryRef, DentryStats, Name};
+use crate::dcache::{DentryCache, DentryRef, Name};
 use crate::filesystem::FileSystem;
 use crate::generation::Generation;
 use crate::inode::Inode;
@@ -130,12 +132,6 @@ impl SuperBlock {
         new
     }
 
-    /// A file system whose names are not charged, and freed only by callers.
-    #[cfg(any(loom, shuttle))]
-    pub fn unbounded(fs: Arc<dyn FileSystem>) -> SuperBlock {
-        Self::of(fs, Arc::new(foliocache_mm::Unbounded))
-    }
-
     fn of(fs: Arc<dyn FileSystem>, bound: Arc<dyn MetadataBound>) -> SuperBlock {
         let dcache = DentryCache::new(BUCKETS, bound);
         let root = dcache.make_root(fs.root());
@@ -185,20 +181,6 @@ impl SuperBlock {
         }
     }
 
-    /// Does the reaper's work: a model has none.
-    #[cfg(any(loom, shuttle))]
-    pub fn give_up_removed(&self) {
-        self.caches.give_up_removed();
-    }
-
-    /// Gives up all unheld names and inodes, whether or not memory is short. Waits for RCU readers.
-    #[doc(alias = "drop_caches")]
-    pub fn evict_unused(&self) {
-        self.caches.dcache.evict_all();
-        self.caches.dcache.wait_for_limbo();
-        self.caches.fs.shrink_inodes(usize::MAX);
-    }
-
     /// The cache whose bound names are charged to.
     pub fn mm(&self) -> &Arc<Mm> {
         self.mm.as_ref().expect("names outside a model have one")
@@ -226,16 +208,6 @@ impl SuperBlock {
         // Dead dentries have their inodes until then.
         self.caches.dcache.wait_for_limbo();
         self.caches.fs.evict_inodes(inodes);
-    }
-
-    /// Whether memory for names or inodes was refused a moment ago.
-    pub fn was_refused_memory(&self) -> bool {
-        self.mm().metadata_was_refused()
-    }
-
-    /// The contents and counters of the dentry cache.
-    pub fn dentry_stats(&self) -> DentryStats {
-        self.caches.dcache.stats()
     }
 
     pub(crate) fn dcache(&self) -> &DentryCache<Inode> {

@@ -37,6 +37,9 @@
 //! lives, or dies after the end of the read section.
 #![allow(unsafe_code)]
 
+#[cfg(any(loom, shuttle, feature = "testing"))]
+mod testing;
+
 use super::rcu_walk::{RcuAt, RcuMode};
 use crate::credentials::Credentials;
 use crate::dcache::{Dentry, Name, all_words, last_slash, mix, tail_word};
@@ -142,20 +145,6 @@ fn find<'g, 'p>(
 }
 
 impl<'g> RcuMode<'g> {
-    /// Whether the way to the last name of `path` is remembered and holds.
-    pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
-        let Some((prefix, _)) = split(path) else {
-            return false;
-        };
-        let hash = hash_of(self, start, prefix);
-        PREFIXES.with(|slots| {
-            let slots = slots.borrow();
-            let slot = slots.as_ref().map(|slots| &slots[hash as usize % SLOTS]);
-            let entry = slot.and_then(|slot| slot.entry.as_ref());
-            entry.is_some_and(|entry| entry.is(self, start, hash, prefix))
-        })
-    }
-
     /// The end of `path`.
     #[inline(always)]
     pub(crate) fn walk(

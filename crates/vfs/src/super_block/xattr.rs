@@ -26,33 +26,18 @@ impl SuperBlock {
         self.fs().getxattr(inode, name)
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute, or takes it away.
     pub fn setxattr(
         &self,
         inode: &SlabArc<Inode>,
         name: &OsStr,
-        value: &[u8],
+        value: Option<&[u8]>,
         mode: XattrMode,
         credentials: Option<&Credentials>,
     ) -> Result<(), Errno> {
         let attributes = inode.names().write();
         self.permit(inode, credentials, |by| by.check_xattr(inode, name, true))?;
         let done = self.fs().setxattr(inode, name, value, mode);
-        drop(attributes);
-        self.tell_of_writer(inode);
-        done
-    }
-
-    /// Takes an extended attribute away.
-    pub fn removexattr(
-        &self,
-        inode: &SlabArc<Inode>,
-        name: &OsStr,
-        credentials: Option<&Credentials>,
-    ) -> Result<(), Errno> {
-        let attributes = inode.names().write();
-        self.permit(inode, credentials, |by| by.check_xattr(inode, name, true))?;
-        let done = self.fs().removexattr(inode, name);
         drop(attributes);
         self.tell_of_writer(inode);
         done

@@ -31,7 +31,7 @@ use foliocache_sync::{Arc, thread};
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Access, Credentials, FileSystem, Inode, RenameMode, SuperBlock, Validity, WalkError,
+    Access, Credentials, FileSystem, Inode, Remove, RenameMode, SuperBlock, Validity, WalkError,
 };
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -343,7 +343,7 @@ fn ask(sb: &SuperBlock, dir: &Dir) {
 }
 
 fn take(sb: &SuperBlock, dir: &Dir) {
-    let _ = sb.unlink(dir, OsStr::new("f"), None);
+    let _ = sb.remove(dir, OsStr::new("f"), Remove::File, None);
 }
 
 fn replace(sb: &SuperBlock, dir: &Dir) {
@@ -422,7 +422,8 @@ fn a_name_that_we_make_and_others_remove_is_not_believed() {
 
 #[test]
 fn a_name_that_we_remove_and_others_make_is_not_believed_missing() {
-    let unlink = |sb: &SuperBlock, a: &Dir, _: &Dir| sb.unlink(a, OsStr::new("f"), None);
+    let unlink =
+        |sb: &SuperBlock, a: &Dir, _: &Dir| sb.remove(a, OsStr::new("f"), Remove::File, None);
     let make = |names: &Names| names.move_to((B, "f"), (A, "f"), false).unwrap();
     race_with_ours(unlink, (A, "f", false), make, Some(FILE_OF_B));
 }

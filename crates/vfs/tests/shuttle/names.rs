@@ -7,9 +7,9 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{
     Attr, AttrCell, Attributes, Belief, Change, Credentials, Device, FallocateMode, FileKind,
-    FileSystem, Generation, Inode, InodeOperations, Namei, News, OpContext, OpenDirectory,
-    OpenFile, OpenFlags, RenameMode, SeekSparse, SetAttr, SlabArc, SlabWeak, StatFs, SuperBlock,
-    Told, Validity, XattrMode,
+    FileSystem, Generation, Inode, InodeOperations, Namei, New, News, OpContext, OpenDirectory,
+    OpenFile, OpenFlags, Remove, RenameMode, SeekSparse, SetAttr, SlabArc, SlabWeak, StatFs,
+    SuperBlock, Told, Validity, XattrMode,
 };
 use std::ffi::{OsStr, OsString};
 use std::mem;
@@ -434,11 +434,7 @@ impl FileSystem for Names {
         inode.ops().getattr(inode)
     }
 
-    fn unlink(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
-        self.take(dir.ino(), str_of(name)).map(drop)
-    }
-
-    fn rmdir(&self, dir: &SlabArc<Inode>, name: &OsStr) -> Result<(), Errno> {
+    fn remove(&self, dir: &SlabArc<Inode>, name: &OsStr, _: Remove) -> Result<(), Errno> {
         self.take(dir.ino(), str_of(name)).map(drop)
     }
 
@@ -474,34 +470,12 @@ impl FileSystem for Names {
         Err(Errno::ENOSYS)
     }
 
-    fn mknod(
+    fn make(
         &self,
         _: &OpContext,
         _: &SlabArc<Inode>,
         _: &OsStr,
-        _: FileKind,
-        _: u32,
-        _: Device,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        Err(Errno::ENOSYS)
-    }
-
-    fn mkdir(
-        &self,
-        _: &OpContext,
-        _: &SlabArc<Inode>,
-        _: &OsStr,
-        _: u32,
-    ) -> Result<SlabArc<Inode>, Errno> {
-        Err(Errno::ENOSYS)
-    }
-
-    fn symlink(
-        &self,
-        _: &OpContext,
-        _: &SlabArc<Inode>,
-        _: &OsStr,
-        _: &OsStr,
+        _: New<'_>,
     ) -> Result<SlabArc<Inode>, Errno> {
         Err(Errno::ENOSYS)
     }
@@ -548,15 +522,17 @@ impl FileSystem for Names {
         Err(Errno::ENOSYS)
     }
 
-    fn setxattr(&self, _: &SlabArc<Inode>, _: &OsStr, _: &[u8], _: XattrMode) -> Result<(), Errno> {
+    fn setxattr(
+        &self,
+        _: &SlabArc<Inode>,
+        _: &OsStr,
+        _: Option<&[u8]>,
+        _: XattrMode,
+    ) -> Result<(), Errno> {
         Err(Errno::ENOSYS)
     }
 
     fn listxattr(&self, _: &SlabArc<Inode>) -> Result<Vec<OsString>, Errno> {
-        Err(Errno::ENOSYS)
-    }
-
-    fn removexattr(&self, _: &SlabArc<Inode>, _: &OsStr) -> Result<(), Errno> {
         Err(Errno::ENOSYS)
     }
 }

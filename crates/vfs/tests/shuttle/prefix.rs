@@ -9,7 +9,7 @@ use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Condvar, Mutex, thread};
 use foliocache_sys::Errno;
-use foliocache_vfs::{RenameMode, SuperBlock, WalkError};
+use foliocache_vfs::{Remove, RenameMode, SuperBlock, WalkError};
 use std::ffi::OsStr;
 
 /// The file behind `a/f`.
@@ -93,9 +93,13 @@ fn a_remembered_directory_that_is_removed_is_not_gone_to() {
     let remove = |names: &SuperBlock| {
         let root = names.root();
         let dir = paths(names, None).lookup(OsStr::new("a"), true).unwrap();
-        names.unlink(&dir, OsStr::new("f"), None).unwrap();
+        names
+            .remove(&dir, OsStr::new("f"), Remove::File, None)
+            .unwrap();
         drop(dir);
-        names.rmdir(root, OsStr::new("a"), None).unwrap();
+        names
+            .remove(root, OsStr::new("a"), Remove::Directory, None)
+            .unwrap();
     };
     race(3, remove, None);
 }

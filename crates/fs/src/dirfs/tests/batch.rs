@@ -11,7 +11,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_sys::fd::{self, AsFd, OwnedFd, SetTime};
 use foliocache_vfs::{
-    FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
+    FileSystem, Inode, OpContext, OpenFile, OpenFlags, Remove, RenameMode, SetAttr, SlabArc,
 };
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
@@ -815,7 +815,8 @@ fn removed_files_keep_no_descriptors_for_io() {
     make(&fs, 1, 5000);
     let inode = fs.lookup(&fs.root(), OsStr::new("0")).expect("lookup");
     assert!(!has_fd(&inode));
-    fs.unlink(&fs.root(), OsStr::new("0")).expect("unlink");
+    fs.remove(&fs.root(), OsStr::new("0"), Remove::File)
+        .expect("unlink");
     open(&fs, "1").fsync().expect("fsync");
     wait_until(|| fs.stats().kernel_cache_bytes == 0);
     assert!(!has_fd(&inode));
@@ -823,7 +824,8 @@ fn removed_files_keep_no_descriptors_for_io() {
     let file = create(&fs, "2");
     assert_eq!(file.write_at(b"data", 0), Ok(4));
     let inode = file.inode().clone();
-    fs.unlink(&fs.root(), OsStr::new("2")).expect("unlink");
+    fs.remove(&fs.root(), OsStr::new("2"), Remove::File)
+        .expect("unlink");
     assert!(has_fd(&inode));
     drop(file);
     assert!(!has_fd(&inode));

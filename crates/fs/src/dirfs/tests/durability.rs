@@ -7,7 +7,7 @@ use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::{Arc, Mutex};
 use foliocache_sys::{Errno, fd};
 use foliocache_vfs::{
-    FileSystem, Inode, OpContext, OpenFile, OpenFlags, RenameMode, SetAttr, SlabArc,
+    FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, Remove, RenameMode, SetAttr, SlabArc,
 };
 use std::ffi::OsStr;
 use std::path::Path;
@@ -97,7 +97,12 @@ fn an_fsync_beside_a_failing_one_of_a_sibling_in_a_new_directory_fails() {
     let source = tempfile::tempdir().expect("a directory");
     let fs = open(source.path());
     let dir = fs
-        .mkdir(&ROOT, &fs.root(), OsStr::new("dir"), 0o755)
+        .make(
+            &ROOT,
+            &fs.root(),
+            OsStr::new("dir"),
+            New::Directory { mode: 0o755 },
+        )
         .expect("mkdir");
     let (one, two) = (create(&fs, &dir, "one"), create(&fs, &dir, "two"));
     let results = beside_a_failing_sync(
@@ -135,7 +140,12 @@ fn an_fsync_of_a_moved_file_syncs_the_directory_that_it_is_in() {
     let fs = open(source.path());
     let (root, moved) = (fs.root(), OsStr::new("moved"));
     let dir = fs
-        .mkdir(&ROOT, &root, OsStr::new("dir"), 0o755)
+        .make(
+            &ROOT,
+            &root,
+            OsStr::new("dir"),
+            New::Directory { mode: 0o755 },
+        )
         .expect("mkdir");
     let file = create(&fs, &root, "file");
     file.fsync().expect("fsync");
@@ -171,7 +181,12 @@ fn eviction_forgets_no_name_and_no_attributes_that_are_not_durable() {
     let source = tempfile::tempdir().expect("a directory");
     let fs = open(source.path());
     let dir = fs
-        .mkdir(&ROOT, &fs.root(), OsStr::new("dir"), 0o755)
+        .make(
+            &ROOT,
+            &fs.root(),
+            OsStr::new("dir"),
+            New::Directory { mode: 0o755 },
+        )
         .expect("mkdir");
     let file = create(&fs, &dir, "file");
     file.fsync().expect("fsync");
@@ -259,7 +274,8 @@ fn a_sync_of_everything_covers_file_systems_mounted_below_the_source() {
     fs.sync_fs().expect("all is synced");
     assert!(fs.shared.forgotten_below.is_durable());
     let shm = fs.lookup(&root, OsStr::new("shm")).expect("/dev/shm");
-    fs.unlink(&shm, OsStr::new(&name)).expect("unlink");
+    fs.remove(&shm, OsStr::new(&name), Remove::File)
+        .expect("unlink");
 }
 
 /// The tail of a file goes through the kernel's cache. One that is written while the file is flushed is not

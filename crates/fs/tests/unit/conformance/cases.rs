@@ -12,7 +12,7 @@ mod files;
 mod names;
 
 use foliocache_sys::Errno;
-use foliocache_vfs::{FileSystem, Inode, OpContext, OpenFile, OpenFlags, SlabArc};
+use foliocache_vfs::{FileSystem, Inode, New, OpContext, OpenFile, OpenFlags, SlabArc};
 use std::ffi::OsStr;
 
 /// Where a case runs.
@@ -36,7 +36,12 @@ pub(crate) const CASES: &[&[Case]] = &[files::CASES, names::CASES, attributes::C
 pub(crate) fn conformance(fs: &dyn FileSystem) {
     for (name, case) in CASES.iter().copied().flatten() {
         let dir = fs
-            .mkdir(&OpContext::ROOT, &fs.root(), OsStr::new(name), 0o755)
+            .make(
+                &OpContext::ROOT,
+                &fs.root(),
+                OsStr::new(name),
+                New::Directory { mode: 0o755 },
+            )
             .unwrap_or_else(|error| panic!("{name}: mkdir: {error}"));
         println!("{}: {name}", fs.kind());
         case(&Place { fs, dir });
@@ -81,7 +86,12 @@ impl Place<'_> {
 
     fn mkdir(&self, name: &str) -> SlabArc<Inode> {
         self.fs
-            .mkdir(&OpContext::ROOT, &self.dir, OsStr::new(name), 0o755)
+            .make(
+                &OpContext::ROOT,
+                &self.dir,
+                OsStr::new(name),
+                New::Directory { mode: 0o755 },
+            )
             .unwrap_or_else(|error| panic!("mkdir {name}: {error}"))
     }
 

@@ -9,8 +9,8 @@ use foliocache_sync::Arc;
 use foliocache_sys::Errno;
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    Credentials, FileKind, FileSystem, Inode, OpContext, OpenFlags, RenameMode, SetAttr,
-    SuperBlock, WalkError,
+    Credentials, FileKind, FileSystem, Inode, New, OpContext, OpenFlags, Remove, RenameMode,
+    SetAttr, SuperBlock, WalkError,
 };
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -83,8 +83,14 @@ impl Calls for SuperBlock {
 
     fn make_dir(&self, path: &str) {
         let (dir, name) = parts(path);
-        self.mkdir(&OpContext::ROOT, &self.dir(dir), name, 0o755, None)
-            .expect("a directory");
+        self.make(
+            &OpContext::ROOT,
+            &self.dir(dir),
+            name,
+            New::Directory { mode: 0o755 },
+            None,
+        )
+        .expect("a directory");
     }
 
     fn make_file(&self, path: &str) {
@@ -97,7 +103,7 @@ impl Calls for SuperBlock {
     fn make_link(&self, path: &str, target: &str) {
         let (dir, name) = parts(path);
         let (dir, target) = (self.dir(dir), OsStr::new(target));
-        self.symlink(&OpContext::ROOT, &dir, name, target, None)
+        self.make(&OpContext::ROOT, &dir, name, New::Symlink(target), None)
             .expect("a link");
     }
 
@@ -283,19 +289,26 @@ fn changes_of_names_are_seen_at_once() {
         );
         assert_eq!(nlink(), Ok(2), "two names of one file are left as they are");
         names
-            .unlink(&names.dir("d/other"), name("g"), None)
+            .remove(&names.dir("d/other"), name("g"), Remove::File, None)
             .expect("one less");
         assert_eq!(nlink(), Ok(1));
         assert_eq!(names.ino("d/other/g"), Err(errno(Errno::ENOENT)));
-        names.unlink(root, name("hard"), None).expect("the last");
+        names
+            .remove(root, name("hard"), Remove::File, None)
+            .expect("the last");
         assert_eq!(names.ino("hard"), Err(errno(Errno::ENOENT)));
         // A directory that goes, and one of the same name.
-        assert_eq!(names.rmdir(&d, name("e2"), None), Err(Errno::ENOTEMPTY));
+        assert_eq!(
+            names.remove(&d, name("e2"), Remove::Directory, None),
+            Err(Errno::ENOTEMPTY)
+        );
         names
-            .unlink(&names.dir("d/e2"), name("o"), None)
+            .remove(&names.dir("d/e2"), name("o"), Remove::File, None)
             .expect("empty now");
         let gone = names.dir("d/e2");
-        names.rmdir(&d, name("e2"), None).expect("it is empty");
+        names
+            .remove(&d, name("e2"), Remove::Directory, None)
+            .expect("it is empty");
         assert_eq!(names.ino("d/e2"), Err(errno(Errno::ENOENT)));
         names.make_dir("d/e2");
         assert_eq!(names.ino("d/e2/o"), Err(errno(Errno::ENOENT)));
@@ -413,13 +426,21 @@ fn credentials_decide() {
         let make = |who: &Credentials, name: &str| {
             let ctx = who.context(0, 0);
             names
-                .mkdir(&ctx, &dir, OsStr::new(name), 0o777, Some(who))
+                .make(
+                    &ctx,
+                    &dir,
+                    OsStr::new(name),
+                    New::Directory { mode: 0o777 },
+                    Some(who),
+                )
                 .map(|_| ())
         };
         assert_eq!(make(&other, "others"), Ok(()));
         let owned = names.stat(&dir, OsStr::new("others"), STAY, None);
         assert_eq!(owned.map(|attr| (attr.uid, attr.gid)), Ok((9, 9)));
-        let remove = |who: &Credentials| names.rmdir(&dir, OsStr::new("others"), Some(who));
+        let remove = |who: &Credentials| {
+            names.remove(&dir, OsStr::new("others"), Remove::Directory, Some(who))
+        };
         assert_eq!(remove(&member), Err(Errno::EPERM), "sticky");
         set("closed/inside", 0o755, None).expect("set");
         assert_eq!(remove(&other), Err(Errno::EACCES));
@@ -556,7 +577,13 @@ fn directories_in_memory_are_known_by_the_names_that_we_give_them() {
     let names = memory();
     let root = names.root();
     let make = |name: &str| {
-        let made = names.mkdir(&OpContext::ROOT, root, OsStr::new(name), 0o755, None);
+        let made = names.make(
+            &OpContext::ROOT,
+            root,
+            OsStr::new(name),
+            New::Directory { mode: 0o755 },
+            None,
+        );
         made.expect("a directory")
     };
     let (one, two) = (make("one"), make("two"));

@@ -5,7 +5,7 @@ use crate::common::{Paths as _, WalkFlags};
 use foliocache_fs::DirFsOptions;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Credentials, RenameMode, SetAttr, SuperBlock, WalkError};
+use foliocache_vfs::{Credentials, Remove, RenameMode, SetAttr, SuperBlock, WalkError};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::ptr;
@@ -101,13 +101,13 @@ fn directories_that_move_or_go_are_not_found_where_they_were() {
         // A file in it comes and goes, while the way stays.
         let third = names.dir(WAY[2]);
         names
-            .unlink(&third, OsStr::new("file"), None)
+            .remove(&third, OsStr::new("file"), Remove::File, None)
             .expect("it was there");
         is_as_it_was(names, false);
         // The directory itself, and one of the same name.
         let second = names.dir(WAY[1]);
         names
-            .rmdir(&second, OsStr::new("third"), None)
+            .remove(&second, OsStr::new("third"), Remove::Directory, None)
             .expect("it is empty");
         assert_eq!(names.ino(FILE), Err(errno(Errno::ENOENT)));
         names.make_dir(WAY[2]);
@@ -127,7 +127,7 @@ fn directories_that_move_or_go_are_not_found_where_they_were() {
         );
         let root = names.root();
         names
-            .unlink(root, OsStr::new("first"), None)
+            .remove(root, OsStr::new("first"), Remove::File, None)
             .expect("the link");
         names.make_file("first");
         assert_eq!(names.ino(FILE), Err(errno(Errno::ENOTDIR)));
@@ -320,7 +320,7 @@ fn a_walk_sees_every_change_made_before_it_began() {
             step(&|| {
                 let dir = names.dir("first/second");
                 names
-                    .rmdir(&dir, OsStr::new("more"), None)
+                    .remove(&dir, OsStr::new("more"), Remove::Directory, None)
                     .expect("it is empty");
                 rename(names, "first", "aside", RenameMode::Replace);
             });

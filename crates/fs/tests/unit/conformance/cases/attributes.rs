@@ -2,7 +2,7 @@
 
 use super::{Case, Place};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Device, FileKind, OpContext, OpenFlags, S_ISGID, SetAttr, XattrMode};
+use foliocache_vfs::{Device, FileKind, New, OpContext, OpenFlags, S_ISGID, SetAttr, XattrMode};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -33,7 +33,12 @@ fn permission_bits(place: &Place<'_>) {
     assert_eq!(mode(file.inode()), 0o640);
     let dir = place
         .fs
-        .mkdir(&ctx, &place.dir, OsStr::new("dir"), 0o1777)
+        .make(
+            &ctx,
+            &place.dir,
+            OsStr::new("dir"),
+            New::Directory { mode: 0o1777 },
+        )
         .expect("mkdir");
     assert_eq!(mode(&dir), 0o1750);
     for bits in [0, 0o777, 0o4711, 0o600] {
@@ -60,7 +65,12 @@ fn owners(place: &Place<'_>) {
     };
     let dir = place
         .fs
-        .mkdir(&ctx, &place.dir, OsStr::new("dir"), 0o755)
+        .make(
+            &ctx,
+            &place.dir,
+            OsStr::new("dir"),
+            New::Directory { mode: 0o755 },
+        )
         .expect("mkdir");
     if owner(&dir) != (1234, 5678) {
         // The process may not give files away: everything is its own.
@@ -83,7 +93,12 @@ fn owners(place: &Place<'_>) {
     );
     let link = place
         .fs
-        .symlink(&ctx, &dir, OsStr::new("link"), OsStr::new("x"))
+        .make(
+            &ctx,
+            &dir,
+            OsStr::new("link"),
+            New::Symlink(OsStr::new("x")),
+        )
         .expect("symlink");
     assert_eq!(owner(&link), (1234, 5678));
     let set = SetAttr {
@@ -111,7 +126,12 @@ fn owners(place: &Place<'_>) {
     place.fs.setattr(&root, &dir, &set).expect("setattr");
     let sub = place
         .fs
-        .mkdir(&ctx, &dir, OsStr::new("sub"), 0o755)
+        .make(
+            &ctx,
+            &dir,
+            OsStr::new("sub"),
+            New::Directory { mode: 0o755 },
+        )
         .expect("mkdir");
     assert_eq!(owner(&sub), (1234, 77));
     assert_ne!(place.fs.getattr(&sub).expect("getattr").mode & S_ISGID, 0);
@@ -120,14 +140,17 @@ fn owners(place: &Place<'_>) {
 fn xattrs(place: &Place<'_>) {
     let inode = place.create("file").inode().clone();
     let (name, other) = (OsStr::new("user.one"), OsStr::new("user.two"));
-    match place.fs.setxattr(&inode, name, b"value", XattrMode::Set) {
+    match place
+        .fs
+        .setxattr(&inode, name, Some(b"value"), XattrMode::Set)
+    {
         // A source without extended attributes says so everywhere alike.
         Err(Errno::EOPNOTSUPP) => return,
         done => done.expect("setxattr"),
     }
     assert_eq!(place.fs.getxattr(&inode, name).expect("getxattr"), b"value");
     assert_eq!(place.fs.getxattr(&inode, other), Err(Errno::ENODATA));
-    let set = |name, mode| place.fs.setxattr(&inode, name, b"new", mode);
+    let set = |name, mode| place.fs.setxattr(&inode, name, Some(b"new"), mode);
     assert_eq!(set(name, XattrMode::Create), Err(Errno::EEXIST));
     assert_eq!(set(other, XattrMode::Replace), Err(Errno::ENODATA));
     assert_eq!(set(name, XattrMode::Replace), Ok(()));
@@ -137,8 +160,14 @@ fn xattrs(place: &Place<'_>) {
     names.sort();
     assert_eq!(names, [name, other]);
     assert_eq!(place.fs.getxattr(&inode, name).expect("getxattr"), b"new");
-    place.fs.removexattr(&inode, name).expect("removexattr");
-    assert_eq!(place.fs.removexattr(&inode, name), Err(Errno::ENODATA));
+    place
+        .fs
+        .setxattr(&inode, name, None, XattrMode::Set)
+        .expect("removexattr");
+    assert_eq!(
+        place.fs.setxattr(&inode, name, None, XattrMode::Set),
+        Err(Errno::ENODATA)
+    );
 }
 
 fn statfs(place: &Place<'_>) {
@@ -153,13 +182,15 @@ fn nodes(place: &Place<'_>) {
         let name = format!("{kind:?}");
         let made = place
             .fs
-            .mknod(
+            .make(
                 &ctx,
                 &place.dir,
                 OsStr::new(&name),
-                kind,
-                0o600,
-                Device::default(),
+                New::Node {
+                    kind: kind,
+                    mode: 0o600,
+                    rdev: Device::default(),
+                },
             )
             .expect("mknod");
         assert_eq!(place.fs.getattr(&made).expect("getattr").kind, kind);
@@ -169,13 +200,15 @@ fn nodes(place: &Place<'_>) {
         }
     }
     let rdev = Device { major: 1, minor: 3 };
-    match place.fs.mknod(
+    match place.fs.make(
         &ctx,
         &place.dir,
         OsStr::new("null"),
-        FileKind::CharDevice,
-        0o600,
-        rdev,
+        New::Node {
+            kind: FileKind::CharDevice,
+            mode: 0o600,
+            rdev: rdev,
+        },
     ) {
         Ok(made) => assert_eq!(place.fs.getattr(&made).expect("getattr").rdev, rdev),
         Err(error) => assert_eq!(error, Errno::EPERM),

@@ -7,7 +7,8 @@ use foliocache_sync::thread;
 use foliocache_sys::Errno;
 use foliocache_sys::clock::Timespec;
 use foliocache_vfs::{
-    Advice, FallocateMode, FileKind, OpContext, OpenFlags, S_ISUID, SeekSparse, SetAttr, SetTime,
+    Advice, FallocateMode, FileKind, OpContext, OpenFlags, Remove, S_ISUID, SeekSparse, SetAttr,
+    SetTime,
 };
 use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut};
@@ -308,7 +309,7 @@ fn unlinked_while_open(place: &Place<'_>) {
     write_all(&file, &bytes, 0);
     place
         .fs
-        .unlink(&place.dir, OsStr::new("file"))
+        .remove(&place.dir, OsStr::new("file"), Remove::File)
         .expect("unlink");
     assert_eq!(place.lookup("file").map(drop), Err(Errno::ENOENT));
     assert!(read_all(&file) == bytes);

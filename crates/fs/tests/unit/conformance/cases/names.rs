@@ -3,7 +3,9 @@
 use super::{Case, Place};
 use crate::common::{read_all, write_all};
 use foliocache_sys::Errno;
-use foliocache_vfs::{Device, FileKind, OpContext, OpenFlags, ROOT_INO, RenameMode, SlabArc};
+use foliocache_vfs::{
+    Device, FileKind, New, OpContext, OpenFlags, ROOT_INO, Remove, RenameMode, SlabArc,
+};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -91,7 +93,9 @@ fn strange_names(place: &Place<'_>) {
         (b".", Errno::EINVAL),
     ] {
         let name = OsStr::from_bytes(name);
-        let made = place.fs.mkdir(&ctx, &place.dir, name, 0o755);
+        let made = place
+            .fs
+            .make(&ctx, &place.dir, name, New::Directory { mode: 0o755 });
         assert_eq!(made.map(drop), Err(error), "{name:?}");
         let renamed = place.fs.rename(
             &place.dir,
@@ -110,7 +114,12 @@ fn create_over_names(place: &Place<'_>) {
     place.mkdir("dir");
     place
         .fs
-        .symlink(&ctx, &place.dir, OsStr::new("link"), OsStr::new("file"))
+        .make(
+            &ctx,
+            &place.dir,
+            OsStr::new("link"),
+            New::Symlink(OsStr::new("file")),
+        )
         .expect("symlink");
     for name in ["file", "dir", "link"] {
         let flags = OpenFlags::READ_WRITE.truncate();
@@ -124,22 +133,46 @@ fn directories(place: &Place<'_>) {
     let ctx = OpContext::ROOT;
     let sub = place.mkdir("sub");
     assert_eq!(sub.kind(), FileKind::Directory);
-    let again = place.fs.mkdir(&ctx, &place.dir, OsStr::new("sub"), 0o755);
+    let again = place.fs.make(
+        &ctx,
+        &place.dir,
+        OsStr::new("sub"),
+        New::Directory { mode: 0o755 },
+    );
     assert_eq!(again.map(drop), Err(Errno::EEXIST));
     let below = place
         .fs
-        .mkdir(&ctx, &sub, OsStr::new("below"), 0o700)
+        .make(
+            &ctx,
+            &sub,
+            OsStr::new("below"),
+            New::Directory { mode: 0o700 },
+        )
         .expect("mkdir");
     assert_eq!(place.fs.getattr(&below).expect("getattr").mode, 0o700);
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("sub")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("sub"), Remove::Directory),
         Err(Errno::ENOTEMPTY)
     );
-    assert_eq!(place.fs.rmdir(&sub, OsStr::new("below")), Ok(()));
-    assert_eq!(place.fs.rmdir(&place.dir, OsStr::new("sub")), Ok(()));
+    assert_eq!(
+        place
+            .fs
+            .remove(&sub, OsStr::new("below"), Remove::Directory),
+        Ok(())
+    );
+    assert_eq!(
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("sub"), Remove::Directory),
+        Ok(())
+    );
     assert_eq!(place.names(), Vec::<String>::new());
     // A removed directory accepts no new files.
-    let in_dead = place.fs.mkdir(&ctx, &sub, OsStr::new("x"), 0o755);
+    let in_dead = place
+        .fs
+        .make(&ctx, &sub, OsStr::new("x"), New::Directory { mode: 0o755 });
     assert_eq!(in_dead.map(drop), Err(Errno::ENOENT));
     place
         .fs
@@ -153,27 +186,37 @@ fn unlink_and_rmdir_errors(place: &Place<'_>) {
     drop(place.create("file"));
     place.mkdir("dir");
     assert_eq!(
-        place.fs.unlink(&place.dir, OsStr::new("dir")),
+        place.fs.remove(&place.dir, OsStr::new("dir"), Remove::File),
         Err(Errno::EISDIR)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("file")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("file"), Remove::Directory),
         Err(Errno::ENOTDIR)
     );
     assert_eq!(
-        place.fs.unlink(&place.dir, OsStr::new("missing")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("missing"), Remove::File),
         Err(Errno::ENOENT)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("missing")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("missing"), Remove::Directory),
         Err(Errno::ENOENT)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new("..")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new(".."), Remove::Directory),
         Err(Errno::ENOTEMPTY)
     );
     assert_eq!(
-        place.fs.rmdir(&place.dir, OsStr::new(".")),
+        place
+            .fs
+            .remove(&place.dir, OsStr::new("."), Remove::Directory),
         Err(Errno::EINVAL)
     );
     let file = place.lookup("file").expect("lookup");
@@ -231,7 +274,12 @@ fn rename_over(place: &Place<'_>) {
     let full = place.mkdir("full");
     place
         .fs
-        .mkdir(&OpContext::ROOT, &full, OsStr::new("x"), 0o755)
+        .make(
+            &OpContext::ROOT,
+            &full,
+            OsStr::new("x"),
+            New::Directory { mode: 0o755 },
+        )
         .expect("mkdir");
     assert_eq!(
         rename(place, "dir", "full", RenameMode::Replace),
@@ -246,7 +294,7 @@ fn rename_between_directories(place: &Place<'_>) {
     let (a, b) = (place.mkdir("a"), place.mkdir("b"));
     let sub = place
         .fs
-        .mkdir(&ctx, &a, OsStr::new("sub"), 0o755)
+        .make(&ctx, &a, OsStr::new("sub"), New::Directory { mode: 0o755 })
         .expect("mkdir");
     let file = place
         .fs
@@ -369,7 +417,7 @@ fn hard_links(place: &Place<'_>) {
     );
     place
         .fs
-        .unlink(&place.dir, OsStr::new("one"))
+        .remove(&place.dir, OsStr::new("one"), Remove::File)
         .expect("unlink");
     drop(file);
     assert_eq!(place.fs.getattr(&inode).expect("getattr").nlink, 1);
@@ -384,11 +432,11 @@ fn hard_links(place: &Place<'_>) {
     assert_eq!(place.names(), ["three", "two"]);
     place
         .fs
-        .unlink(&place.dir, OsStr::new("two"))
+        .remove(&place.dir, OsStr::new("two"), Remove::File)
         .expect("unlink");
     place
         .fs
-        .unlink(&place.dir, OsStr::new("three"))
+        .remove(&place.dir, OsStr::new("three"), Remove::File)
         .expect("unlink");
     assert_eq!(
         place.fs.link(&inode, &place.dir, OsStr::new("again")),
@@ -401,7 +449,12 @@ fn symlinks(place: &Place<'_>) {
     for target in ["file", "/etc/passwd", "../../../..", "\u{fffd} missing"] {
         let link = place
             .fs
-            .symlink(&ctx, &place.dir, OsStr::new("link"), OsStr::new(target))
+            .make(
+                &ctx,
+                &place.dir,
+                OsStr::new("link"),
+                New::Symlink(OsStr::new(target)),
+            )
             .expect("symlink");
         assert_eq!(link.kind(), FileKind::Symlink);
         assert_eq!(place.fs.readlink(&link).expect("readlink"), target);
@@ -415,12 +468,15 @@ fn symlinks(place: &Place<'_>) {
         assert_eq!(through.map(drop), Err(Errno::ENOTDIR));
         place
             .fs
-            .unlink(&place.dir, OsStr::new("link"))
+            .remove(&place.dir, OsStr::new("link"), Remove::File)
             .expect("unlink");
     }
-    let empty = place
-        .fs
-        .symlink(&ctx, &place.dir, OsStr::new("link"), OsStr::new(""));
+    let empty = place.fs.make(
+        &ctx,
+        &place.dir,
+        OsStr::new("link"),
+        New::Symlink(OsStr::new("")),
+    );
     assert_eq!(empty.map(drop), Err(Errno::ENOENT));
 }
 
@@ -482,7 +538,7 @@ fn readdir_while_changing(place: &Place<'_>) {
         for at in turn * 10..turn * 10 + 10 {
             let _ = place
                 .fs
-                .unlink(&place.dir, OsStr::new(&format!("goes {at}")));
+                .remove(&place.dir, OsStr::new(&format!("goes {at}")), Remove::File);
             drop(place.create(&format!("comes {at}")));
         }
         turn += 1;

@@ -1,5 +1,4 @@
-//! A walk over the whole index that asserts the invariants of the node module, in debug builds
-//! only.
+//! A walk over the whole index that asserts the invariants of the node module, for tests.
 
 use crate::XaGuard;
 use crate::entry::Mark;
