@@ -91,6 +91,7 @@ impl Drop for Mm {
         }
         self.pressure.stop();
         self.reclaimer.worker.stop();
+        self.pins.revoker.stop();
         if let Some(windows) = self.windows.get() {
             windows.stop();
         }

@@ -81,6 +81,7 @@ const LAYERS: &[(&str, &[Layer])] = &[(
                 "reclaim",
                 "relied",
                 "replace",
+                "revoke",
                 "split",
                 "told",
                 "uncached",
