@@ -8,15 +8,19 @@
 
 #[path = "../../foliocache/tests/common/disk.rs"]
 mod disk;
+#[path = "../examples/revocable.rs"]
+mod revocable;
 
 use disk::{Disk, is_alone, run_alone};
-use foliocache::{Errno, File, FolioPin, PinMode};
+use foliocache::{Errno, File, FolioPin, PinEvent, PinMode};
 use foliocache_cuda::{Cause, CudaPin, DriverError, Error};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute_copy;
 use std::process::Command;
 use std::ptr;
+use std::sync::mpsc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
@@ -447,5 +451,55 @@ fn registered_and_forked() {
     drop(gpu);
     drop(other);
     assert_eq!(file.pinned().unwrap(), []);
+    SCRIPT.take();
+}
+
+/// The example, with the fake driver.
+#[test]
+fn a_gpu_gives_its_memory_up_while_others_need_it() {
+    let Some(fake) = Fake::new() else { return };
+    let disk = Disk::new(32);
+    let file = disk.dir.create("arena").unwrap();
+    let watched = disk.dir.open("arena").unwrap();
+    SCRIPT.with_borrow_mut(|script| script.file = Some(watched));
+    let used = revocable::run(&file, &fake.library).unwrap();
+    assert!(
+        used.len() > 1 && used.is_sorted_by(|a, b| a > b),
+        "{used:?}"
+    );
+    assert_eq!(file.len(), revocable::LEN >> revocable::CUTS);
+    assert_eq!(file.pinned().unwrap(), []);
+    let calls = calls();
+    let named = |name| names(&calls).iter().filter(|call| **call == name).count();
+    assert_eq!(named("cuMemHostRegister"), named("cuMemHostUnregister"));
+    let unregistered = calls.iter().filter(|c| c.name == "cuMemHostUnregister");
+    assert!(unregistered.into_iter().all(|call| call.pinned));
+    SCRIPT.take();
+}
+
+/// A registration that is not given up in time keeps its memory.
+#[test]
+fn a_registration_that_is_not_given_up_stays() {
+    let Some(fake) = Fake::new() else { return };
+    let source = disk::on_disk();
+    let cache = foliocache::Cache::builder().memory("32M");
+    let cache = cache.pin_wait(Duration::from_millis(20)).build().unwrap();
+    let dir = cache.directory(source.path()).unwrap();
+    let file = dir.create("arena").unwrap();
+    file.set_len(LEN as u64).unwrap();
+    let (tell, events) = mpsc::channel();
+    let callback = move |event| _ = tell.send(event);
+    let pin = file.pin_revocable(.., PinMode::WRITE, callback).unwrap();
+    let gpu = register_with(&fake.library, pin).unwrap();
+    assert_eq!(file.set_len(0).unwrap_err().errno(), Errno::EBUSY);
+    let next = || events.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(matches!(next(), PinEvent::Revoke { .. }));
+    assert_eq!(next(), PinEvent::MayPin);
+    write_by_device(&fake.library, &gpu, b'g');
+    drop(gpu);
+    file.set_len(1).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 0).unwrap();
+    assert_eq!(byte, *b"g");
     SCRIPT.take();
 }

@@ -103,7 +103,8 @@ impl CacheBuilder {
         huge_pages(wanted: bool) => config.huge_frames = wanted;
 
         /// How long a call that truncates or moves pinned bytes of a file waits for short-term pins to end: see
-        /// [`File::pin`](crate::File::pin). Default: one second.
+        /// [`File::pin`](crate::File::pin). Also how long any call waits for pins of
+        /// [`File::pin_revocable`](crate::File::pin_revocable) that it asks for. Default: one second.
         pin_wait(wait: Duration) => pin_wait = Some(wait);
     }
 

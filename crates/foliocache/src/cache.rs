@@ -212,7 +212,9 @@ impl Cache {
     ///
     /// Takes effect at once: the cache takes no memory beyond a smaller bound. Blocks until as much memory as possible is given
     /// back; memory of dirty data follows when it is written. While memory outside the cache is short, the effective bound may
-    /// be smaller: see [`CacheBuilder::external_pressure`](crate::CacheBuilder::external_pressure).
+    /// be smaller: see [`CacheBuilder::external_pressure`](crate::CacheBuilder::external_pressure). If pins hold more than the new bound
+    /// leaves them, this asks for those of [`File::pin_revocable`](crate::File::pin_revocable), the oldest first, and waits for
+    /// [`CacheBuilder::pin_wait`](crate::CacheBuilder::pin_wait) at most.
     ///
     /// # Errors
     /// A size below [`MIN_MEMORY`](crate::MIN_MEMORY) or more than the machine has, or too small for the

@@ -139,9 +139,9 @@ pub use foliocache_fs::{
 pub use foliocache_mm::{
     BlockNumber, FaultMode as MappingFaults, FileStats, FrameUsage as MemoryUsage, Holder,
     HugeFrames as HugePages, IoLock, LockedAccess, MIN_LIMIT as MIN_MEMORY, MapError,
-    MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinMode, PinnedPart,
-    PressureSource, PressureStats, RawView, ThrottleStats, UncachedStats, Unreclaimable, View,
-    VmaAccess as MapAccess, show,
+    MmError as CacheError, MmStats as CacheStats, PAGE_SIZE, PinError, PinEvent, PinMode,
+    PinnedPart, PressureSource, PressureStats, RawView, RevokeReason, ThrottleStats, UncachedStats,
+    Unreclaimable, View, VmaAccess as MapAccess, show,
 };
 #[doc(inline)]
 pub use foliocache_sys::{

@@ -1,6 +1,6 @@
 //! Pinned bytes of a file: memory of the cache that devices use.
 
-use foliocache_mm::{FolioPin as Folios, PinMode, PinnedPart};
+use foliocache_mm::{FolioPin as Folios, PinError, PinEvent, PinMode, PinnedPart};
 use foliocache_sys::Errno;
 use foliocache_vfs::{Inode, SlabArc};
 use std::fmt;
@@ -82,6 +82,8 @@ impl File {
     ///
     /// [`File::set_len`] to a size before a pin, [`File::punch_hole`] and the first [`File::map`] wait for short-term pins,
     /// for [`CacheBuilder::pin_wait`](crate::CacheBuilder::pin_wait) at most, and fail under long-term pins.
+    /// [`File::pin_revocable`] is for holders that can be asked to give a long-term pin up. Beyond the share this call asks them, and
+    /// waits as long.
     ///
     /// # Errors
     /// [`Error::Pin`]: `EAGAIN` while one of these calls waits for pins of the range, `ENOBUFS` beyond the share
@@ -95,6 +97,75 @@ impl File {
             Ok(()) => self.open_file().pin(range.clone(), mode),
             Err(forked) => Err(forked.into()),
         };
+        self.pinned_as(range, pinned)
+    }
+
+    /// Pins a range of the file as [`File::pin`] does, for long, with a holder that gives the pin up on request: for buffers that
+    /// are registered with a ring, memory of a GPU driver, RDMA regions.
+    ///
+    /// [`File::set_len`] to a size before the pin, [`File::punch_hole`], the first [`File::map`],
+    /// [`Cache::set_memory`](crate::Cache::set_memory) where pins hold more than the new bound leaves them, and a [`File::pin`] beyond
+    /// the share of all pins do not fail at once then. They call `callback` with [`PinEvent::Revoke`], and wait for
+    /// [`CacheBuilder::pin_wait`](crate::CacheBuilder::pin_wait) at most. The holder stops the device, unregisters the memory
+    /// and drops the pin, in the callback or on any thread. [`PinEvent::MayPin`] comes when the operation has ended. Until then a new
+    /// pin of the range is `EAGAIN`. If any folio in the way has a long-term pin without a callback, nobody is asked and the operation fails at
+    /// once, as under pins of [`File::pin`].
+    ///
+    /// One thread of the cache, started by its first revocable pin, makes all calls, one after another and without a lock. The callback may
+    /// use the cache: drop the pin, read, sync. It should return soon, because others wait for their turn; an operation that it starts asks no holder.
+    /// After a panic, which is logged, the pin counts as one without a callback.
+    /// Dropping the pin does not wait for a callback that runs, and afterwards only [`PinEvent::MayPin`] may still come. A
+    /// callback that owns the place where the pin is kept keeps the pin alive: let it hold a
+    /// [`Weak`](std::sync::Weak), a channel or an eventfd.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use foliocache::{PinEvent, PinMode};
+    /// use std::sync::mpsc;
+    ///
+    /// # let cache = foliocache::Cache::builder().memory("16M").build()?;
+    /// # let file = cache.memfs()?.create("arena")?;
+    /// file.set_len(8192)?;
+    /// let (events, next) = mpsc::channel();
+    /// let tell = move |event| _ = events.send(event);
+    /// let pin = file.pin_revocable(.., PinMode::WRITE, tell)?;
+    /// // Register `pin.parts()` and use them. Another thread:
+    /// let other = std::thread::spawn({
+    ///     let file = file.try_clone()?;
+    ///     move || file.set_len(4096)
+    /// });
+    /// if let PinEvent::Revoke { .. } = next.recv()? {
+    ///     // Wait until the device is done, and unregister the parts.
+    ///     drop(pin);
+    /// }
+    /// other.join().unwrap()?;
+    /// assert_eq!(next.recv()?, PinEvent::MayPin);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// It counts in the bound as a pin of [`File::pin`]. Its callback is a few hundred bytes beside the bound, as are all handles. Blocks as [`File::pin`] does.
+    ///
+    /// # Errors
+    /// As [`File::pin`]; `EAGAIN` also while a smaller bound or a pin beyond the share waits for revocable pins, and `EAGAIN`
+    /// or `ENOMEM` if the kernel refuses the thread.
+    #[doc(alias = "mmu_notifier")]
+    #[doc(alias = "move_notify")]
+    pub fn pin_revocable(
+        &self,
+        range: impl RangeBounds<u64>,
+        mode: PinMode,
+        callback: impl Fn(PinEvent) + Send + Sync + 'static,
+    ) -> Result<FolioPin> {
+        let range = bytes_of(range, self.cached_len());
+        let pinned = match self.check_fork() {
+            Ok(()) => (self.open_file()).pin_revocable(range.clone(), mode, callback),
+            Err(forked) => Err(forked.into()),
+        };
+        self.pinned_as(range, pinned)
+    }
+
+    fn pinned_as(&self, range: Range<u64>, pinned: Result<Folios, PinError>) -> Result<FolioPin> {
         match pinned {
             Ok(folios) => Ok(FolioPin(ParentOnly::new(Pinned {
                 folios,

@@ -15,6 +15,8 @@ use foliocache::{
     Walk,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A fork of a test harness would copy the state of all running tests, so it happens in a separate
 /// process.
@@ -53,6 +55,11 @@ fn use_after_fork() {
     let names = disk.dir.clone().into_async().unwrap();
     let late = disk.dir.open("f").unwrap();
     let [pin, pin_to_drop] = [0, 1].map(|_| files[0].pin(.., PinMode::WRITE.long_term()).unwrap());
+    let calls = Arc::new(AtomicU32::new(0));
+    let called = Arc::clone(&calls);
+    let on_revoke = move |_| _ = called.fetch_add(1, Ordering::Relaxed);
+    let revocable = files[0].pin_revocable(.., PinMode::READ, on_revoke);
+    let revocable = revocable.unwrap();
     // Started by the parent; no thread finishes it in the child.
     let mut begun = Box::pin(asynchronous.sync_data());
     let _ = poll_once(begun.as_mut());
@@ -108,6 +115,8 @@ fn use_after_fork() {
                 child("set_len", file.set_len(1));
                 child("punch_hole", file.punch_hole(0, 1));
                 child("pin", file.pin(.., PinMode::READ));
+                let revocable = file.pin_revocable(.., PinMode::READ, |_| ());
+                child("pin_revocable", revocable);
                 child("pinned", file.pinned());
                 child("allocate", file.allocate(0, 1));
                 child("advise", file.advise(Advice::WillNeed, ..));
@@ -171,7 +180,7 @@ fn use_after_fork() {
             assert_eq!(refused.errno(), Errno::ECHILD);
             child("holders", disk.cache.holders(1));
             assert_eq!(pin.parts().count(), 0, "the memory is not there");
-            drop((pin, pin_to_drop));
+            drop((pin, pin_to_drop, revocable));
             assert!(copy.iter().all(|&byte| byte == 7), "the heap is there");
             drop((
                 view, copy, long, files, memory, disk.dir, refused, disk.cache,
@@ -203,6 +212,15 @@ fn use_after_fork() {
     assert_eq!(pin.parts().count(), 1);
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 1);
     drop((pin, pin_to_drop));
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    files[0].punch_hole(0, 1).unwrap_err();
+    assert_eq!(
+        Arc::strong_count(&calls),
+        2,
+        "the parent's callback is there"
+    );
+    drop(revocable);
+    assert_eq!(Arc::strong_count(&calls), 1);
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 0);
     // The lock on the source too. It ends with the parent's cache, even if a copy of its descriptor
     // exists.

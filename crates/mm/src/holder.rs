@@ -104,7 +104,7 @@ impl Holder {
 impl AddressSpace {
     /// The folios of some pages that are pinned, each with its pages and holds. Takes no lock: a pin that comes or goes
     /// meanwhile may be there or not.
-    fn pinned_folios(
+    pub(crate) fn pinned_folios(
         &self,
         pages: Range<u64>,
     ) -> impl Iterator<Item = (Range<u64>, &Folio, HoldCounts)> {

@@ -86,6 +86,7 @@ mod prepare;
 mod reclaim;
 mod relied;
 mod replace;
+mod revoke;
 mod split;
 mod told;
 mod uncached;
@@ -130,6 +131,7 @@ pub use ops::{AddressSpaceOperations, Extent, IoSegment, ReadDone, ReadMode};
 #[doc(hidden)]
 pub use paging::model::{Step, leave_out};
 pub use pin::{FolioPin, PinError, PinMode, PinnedPart};
+pub use pins::{PinEvent, RevokeReason};
 pub use pressure::{PressureSource, PressureStats};
 pub use readahead::{Access, ReadaheadState};
 pub use records::{AddressSpace, BackingDevInfo, BdiKind, Mm, MmConfig};

@@ -35,6 +35,7 @@ use crate::folio::{LockedFolio, Operation};
 use crate::frames::{FrameKind, FrameNumber, LinearRange, RangeError, RangeOwner, Reservation};
 use crate::lookup::find_page;
 use crate::mapped::MapError;
+use crate::pins::RevokeReason;
 use crate::records::{AddressSpace, LinearFile, Mm};
 use crate::types::{PAGE_SIZE, PageIndex};
 
@@ -102,7 +103,8 @@ impl AddressSpace {
         let mut made = linear.making.lock();
         let moves = linear.pages() < pages || *made < linear.pages();
         // Nobody pins a folio that is to move.
-        let barred = moves.then(|| self.hold_off_pins(*made..u64::MAX));
+        let reason = RevokeReason::FirstMapping;
+        let barred = moves.then(|| self.hold_off_pins(*made..u64::MAX, reason));
         let _bar = barred.transpose().map_err(|pinned| MapError::Busy {
             holder: pinned.to_string(),
         })?;

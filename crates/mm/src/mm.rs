@@ -94,6 +94,7 @@ impl Drop for Mm {
         }
         self.pressure.stop();
         self.reclaimer.worker.stop();
+        self.pins.revoker.stop();
         if let Some(windows) = self.windows.get() {
             windows.stop();
         }

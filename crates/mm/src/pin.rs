@@ -10,7 +10,7 @@
 //! | while pinned | |
 //! |---|---|
 //! | reclaim, migration, split | pass the folio by; it keeps its place in its queue |
-//! | truncate, punch, first mapping | wait for short pins, at most [`Mm::set_pin_wait`], and are `EBUSY`; at once under a long pin |
+//! | truncate, punch, first mapping | wait for short pins, at most [`Mm::set_pin_wait`], and are `EBUSY`; at once under a long pin whose holder cannot be asked to give it up (`revoke.rs`) |
 //! | writeback, where a device may write | by a sync only, from a copy, and the folio stays dirty |
 //! | a change of the file by others | the folio is filled again in place |
 //!
@@ -39,6 +39,7 @@
 
 mod bar;
 mod error;
+mod revocable;
 
 pub(crate) use bar::PinBar;
 pub use error::PinError;
@@ -52,7 +53,7 @@ use std::ops::Range;
 use crate::counters::{bump, read};
 use crate::fill::{FolioUse, Reader};
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, MOST_PINS, Operation, flag};
-use crate::pins::DEVICE_WRITES;
+use crate::pins::{Callback, DEVICE_WRITES};
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
@@ -118,6 +119,8 @@ pub struct FolioPin {
     mapping: SlabArc<AddressSpace>,
     bytes: Range<u64>,
     mode: PinMode,
+    /// Its number among those that are given up on request; zero for the others.
+    revocable: u32,
     /// The folios in order; most pins are of one.
     folios: SmallVec<[FolioId; 1]>,
 }
@@ -188,6 +191,9 @@ impl Drop for FolioPin {
         if self.mapping.mm().check_fork().is_ok() {
             self.folios()
                 .for_each(|folio| self.mapping.unpin(folio, self.mode));
+            if self.revocable != 0 {
+                self.end_revocable();
+            }
         }
     }
 }
@@ -243,6 +249,17 @@ impl AddressSpace {
         bytes: Range<u64>,
         mode: PinMode,
     ) -> Result<FolioPin, PinError> {
+        self.pin_as(handle, bytes, mode, None)
+    }
+
+    #[inline]
+    fn pin_as(
+        self: &Arc<Self>,
+        handle: &ReadaheadState,
+        bytes: Range<u64>,
+        mode: PinMode,
+        callback: Option<Callback>,
+    ) -> Result<FolioPin, PinError> {
         let mm: &Mm = self.mm();
         mm.check_fork()?;
         if bytes.is_empty() || bytes.end > self.size() {
@@ -255,15 +272,31 @@ impl AddressSpace {
             let pages = last.0 + 1 - PageIndex::of(bytes.start).0;
             self.bdi().balance_dirty_pages(self, pages, false)?;
         }
+        let revocable = match callback {
+            Some(callback) => self.add_revocable(&bytes, callback)?,
+            None => 0,
+        };
         let mut pin = FolioPin {
             mapping: self.share(),
             bytes: bytes.clone(),
             mode,
+            revocable,
             folios: SmallVec::new(),
         };
         let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
+        let mut revoking = None;
         while page <= last {
-            page = self.pin_folio(handle, page, &mut pin, &mut prepared)?;
+            page = match self.pin_folio(handle, page, &mut pin, &mut prepared) {
+                Err(PinError::TooMuch { wanted, .. })
+                    if revocable == 0 && mm.revoke_for_pin(&mut revoking, wanted) =>
+                {
+                    page
+                }
+                done => done?,
+            };
+        }
+        if revocable != 0 {
+            mm.pins.revocable.lock().complete(revocable);
         }
         Ok(pin)
     }

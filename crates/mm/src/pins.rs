@@ -5,12 +5,19 @@
 //!
 //! The load of `nr_bars` is SeqCst; its partner is the fence in `PinBar::new` of `pin/bar.rs`.
 
+mod revocable;
+
+use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use std::ops::Range;
 
 use crate::counters::read;
 use crate::mapped::overlap;
+use crate::worker::Worker;
+
+pub(crate) use revocable::{Callback, Request, Revocables};
+pub use revocable::{PinEvent, RevokeReason};
 
 /// How long short pins are waited for unless said, in nanoseconds.
 pub(crate) const PIN_WAIT: u64 = 1_000_000_000;
@@ -32,6 +39,12 @@ pub(crate) struct Pins {
     pub(crate) linear: AtomicU64,
     /// Whether the buffer is there that folios are written from which a device may be writing.
     pub(crate) has_stable: AtomicBool,
+    /// Pins that are given up on request.
+    pub(crate) revocable: RankedMutex<Revocables>,
+    /// Calls their callbacks, from the first such pin on.
+    pub(crate) revoker: Worker,
+    /// Whether it was started.
+    pub(crate) has_revoker: Mutex<bool>,
 }
 
 impl Default for Pins {
@@ -43,6 +56,9 @@ impl Default for Pins {
             pages: AtomicU64::new(0),
             linear: AtomicU64::new(0),
             has_stable: AtomicBool::new(false),
+            revocable: RankedMutex::new(Rank::Leaf, Revocables::default()),
+            revoker: Worker::default(),
+            has_revoker: Mutex::new(false),
         }
     }
 }

@@ -59,7 +59,7 @@ const PAGES_PART: u64 = 4;
 const LOOKS: u32 = 50;
 
 /// Frames of a unit.
-const UNIT: u64 = BLOCK_FRAMES as u64;
+pub(crate) const UNIT: u64 = BLOCK_FRAMES as u64;
 
 /// Units that are not fixed: a block, and one for linear frames.
 const SPARED_UNITS: u64 = 2;
@@ -217,6 +217,16 @@ impl Mm {
         let units = self.frames.capacity() / UNIT;
         let spared = (units / SPARED_PART).max(SPARED_UNITS);
         !self.has_both_kinds() || self.fixed_units(twice) + spared <= units
+    }
+
+    /// Fixed units beyond what leaves one of each kind that is not.
+    pub(crate) fn unspared_units(&self) -> u64 {
+        let spared = match self.has_both_kinds() {
+            true => SPARED_UNITS,
+            false => 1,
+        };
+        let units = self.frames.capacity() / UNIT;
+        (self.fixed_units(0) + spared).saturating_sub(units)
     }
 
     /// As [`Mm::spares_units`], for huge pages of the kernel's pool (invariant 3).

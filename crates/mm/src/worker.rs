@@ -74,6 +74,12 @@ impl Worker {
         }
     }
 
+    /// Whether the caller runs on the thread.
+    pub(crate) fn is_current(&self) -> bool {
+        let thread = self.thread.lock();
+        (thread.as_ref()).is_some_and(|handle| handle.thread().id() == thread::current().id())
+    }
+
     /// Ends the thread and waits for it, unless this is it.
     pub(crate) fn stop(&self) {
         self.shared.requests.lock().stop = true;

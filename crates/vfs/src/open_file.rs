@@ -26,7 +26,7 @@ use crate::types::{Advice, FallocateMode, OpContext, OpenFlags, SeekSparse};
 use foliocache_mm::slab::SlabArc;
 use foliocache_mm::{
     AddressSpace, ErrSeqCursor, Fetch, FolioPin, Iocb, IovIter, LockedAccess, MAX_FILE_SIZE,
-    MapError, PinError, PinMode, ReadaheadState, Request, Vma, VmaAccess,
+    MapError, PinError, PinEvent, PinMode, ReadaheadState, Request, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::fmt;
@@ -145,6 +145,25 @@ impl OpenFile {
     /// Those of [`AddressSpace::pin`]; `EBADF` if the handle is not open for reading, or for a device's writes not for
     /// writing too, or for appending alone.
     pub fn pin(&self, bytes: Range<u64>, mode: PinMode) -> Result<FolioPin, PinError> {
+        self.check_pin(&bytes, mode)?;
+        self.mapping.pin(&self.readahead, bytes, mode)
+    }
+
+    /// As [`OpenFile::pin`], with a callback: [`AddressSpace::pin_revocable`].
+    ///
+    /// # Errors
+    /// Those of [`AddressSpace::pin_revocable`] and of [`OpenFile::pin`].
+    pub fn pin_revocable(
+        &self,
+        bytes: Range<u64>,
+        mode: PinMode,
+        callback: impl Fn(PinEvent) + Send + Sync + 'static,
+    ) -> Result<FolioPin, PinError> {
+        self.check_pin(&bytes, mode)?;
+        (self.mapping).pin_revocable(&self.readahead, bytes, mode, callback)
+    }
+
+    fn check_pin(&self, bytes: &Range<u64>, mode: PinMode) -> Result<(), Errno> {
         check(
             self.flags.read && (!mode.device_writes || self.flags.overwrites()),
             bytes.start,
@@ -153,7 +172,7 @@ impl OpenFile {
             self.inode.remove_privileges(&self.ctx)?;
             self.inode.data_changed();
         }
-        self.mapping.pin(&self.readahead, bytes, mode)
+        Ok(())
     }
 
     fn check_map(&self, stores: bool) -> Result<(), MapError> {

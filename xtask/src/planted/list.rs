@@ -264,6 +264,20 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "mm",
+        "kept_pins_waited_for",
+        "a pin without a callback counts as one that is given up on request, beside such a pin",
+        Unit,
+        &["mm::unit::revoke::all_holders_are_asked_and_none_beside_one_without_a_callback"],
+    ),
+    bug(
+        "mm",
+        "revoked_for_ever",
+        "a holder that gave its pin up is not told when it may pin again",
+        Unit,
+        &["mm::unit::revoke::a_truncate_waits_until_the_holder_gave_its_pin_up"],
+    ),
+    bug(
+        "mm",
         "pinned_without_dirtying",
         "a pin for a device's writes makes nothing dirty",
         Unit,

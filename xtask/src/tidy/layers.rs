@@ -84,6 +84,7 @@ const LAYERS: &[(&str, &[Layer])] = &[(
                 "reclaim",
                 "relied",
                 "replace",
+                "revoke",
                 "split",
                 "told",
                 "uncached",

@@ -6,6 +6,9 @@
 //! the pins are dropped.
 #![allow(unsafe_code)]
 
+#[path = "../../examples/pin_revocable.rs"]
+mod pin_revocable;
+
 use crate::common::{Disk, on_disk, pattern};
 use foliocache::{FolioPin, PinMode};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -174,4 +177,30 @@ fn a_pinned_arena_is_registered_once_and_used_for_long() {
     drop(pin);
     arena.set_len(0).unwrap();
     assert_eq!(disk.cache.stats().unwrap().unreclaimable.pinned_pages, 0);
+}
+
+/// The example.
+#[test]
+#[ignore = "system tier"]
+fn a_ring_gives_its_registered_buffers_up_while_others_need_the_pages() {
+    let (disk, elsewhere) = (Disk::new(32), on_disk());
+    let path = elsewhere.path().join("from");
+    std::fs::write(&path, pattern(1, MIB)).unwrap();
+    if direct(&path).is_none() || ring().is_none() {
+        return;
+    }
+    let arena = disk.dir.create("arena").unwrap();
+    let used = pin_revocable::run(&path, &arena).unwrap();
+    assert!(
+        used.len() > 1 && used.is_sorted_by(|a, b| a > b),
+        "{used:?}"
+    );
+    assert_eq!(arena.len(), pin_revocable::ARENA >> pin_revocable::CUTS);
+    assert_eq!(disk.cache.pinned().unwrap(), []);
+    arena.sync_data().unwrap();
+    let read = std::fs::read(disk.in_source("arena")).unwrap();
+    assert!(
+        read[..65536] == pattern(1, MIB)[..65536],
+        "what the device wrote"
+    );
 }

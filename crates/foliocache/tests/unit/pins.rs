@@ -6,7 +6,8 @@
 #![allow(unsafe_code)]
 
 use crate::common::{Disk, is_alone, run_alone};
-use foliocache::{Errno, Error, FolioPin, MapAccess, PinError, PinMode};
+use foliocache::{Errno, Error, FolioPin, MapAccess, PinError, PinEvent, PinMode, RevokeReason};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
@@ -191,4 +192,98 @@ fn a_pin_that_outlives_its_cache() {
     // It goes on working.
     drop((file, disk));
     fill(&pin, b'x');
+}
+
+#[test]
+fn a_revocable_pin_is_given_up_for_others_and_taken_again() {
+    let disk = Disk::new(32);
+    let file = disk.dir.create("arena").unwrap();
+    file.set_len(4 * PAGE).unwrap();
+    let slot = Arc::new(Mutex::new(None::<FolioPin>));
+    let (tell, events) = mpsc::channel();
+    let pin_again = |range: std::ops::Range<u64>| {
+        let (place, tell) = (Arc::downgrade(&slot), tell.clone());
+        let callback = move |event| {
+            if matches!(event, PinEvent::Revoke { .. })
+                && let Some(place) = place.upgrade()
+            {
+                // Dropping the last handle of the file's inode here is allowed, too.
+                drop(place.lock().unwrap().take());
+            }
+            let _ = tell.send(event);
+        };
+        let mut slot = slot.lock().unwrap();
+        let pin = file
+            .pin_revocable(range.clone(), PinMode::WRITE, callback)
+            .unwrap();
+        assert!(pin.mode().long_term);
+        fill(&pin, b'd');
+        *slot = Some(pin);
+    };
+    pin_again(0..4 * PAGE);
+    let other = disk.dir.open_options().write(true).open("arena").unwrap();
+    other.set_len(2 * PAGE).unwrap();
+    let next = || events.recv_timeout(Duration::from_secs(60)).unwrap();
+    match next() {
+        PinEvent::Revoke { reason, within } => {
+            assert_eq!(reason, RevokeReason::Truncate);
+            assert!(within <= Duration::from_secs(1), "{within:?}");
+        }
+        event => panic!("{event:?}"),
+    }
+    assert_eq!(next(), PinEvent::MayPin);
+    pin_again(0..2 * PAGE);
+    other.punch_hole(0, PAGE).unwrap();
+    let revoked = next();
+    assert!(
+        matches!(
+            revoked,
+            PinEvent::Revoke {
+                reason: RevokeReason::PunchHole,
+                ..
+            }
+        ),
+        "{revoked:?}"
+    );
+    assert_eq!(next(), PinEvent::MayPin);
+    file.sync_data().unwrap();
+    let bytes = std::fs::read(disk.in_source("arena")).unwrap();
+    let (hole, kept) = ([0; PAGE as usize], [b'd'; PAGE as usize]);
+    assert!(bytes == [hole, kept].concat());
+    // Beside a pin without a callback the error names what is in the way, and nobody is asked.
+    pin_again(0..2 * PAGE);
+    let long = file.pin(0..1, PinMode::READ.long_term()).unwrap();
+    let error = other.set_len(0).unwrap_err();
+    assert!(matches!(error, Error::Pinned { .. }), "{error}");
+    drop(long);
+    let reads = disk.dir.open("arena").unwrap();
+    let refused = reads.pin_revocable(.., PinMode::WRITE, |_| ()).unwrap_err();
+    assert_eq!(refused.errno(), Errno::EBADF);
+    drop(slot.lock().unwrap().take());
+    assert!(events.try_recv().is_err(), "nobody was asked");
+    assert_eq!(disk.cache.pinned().unwrap(), []);
+}
+
+#[test]
+fn a_smaller_bound_has_revocable_pins_given_up() {
+    let disk = Disk::new(64);
+    let file = disk.dir.create("arena").unwrap();
+    file.set_len(24 << 20).unwrap();
+    let slot = Arc::new(Mutex::new(None::<FolioPin>));
+    let place = Arc::downgrade(&slot);
+    let callback = move |event| {
+        if matches!(
+            event,
+            PinEvent::Revoke {
+                reason: RevokeReason::SmallerBound,
+                ..
+            }
+        ) && let Some(place) = place.upgrade()
+        {
+            drop(place.lock().unwrap().take());
+        }
+    };
+    *slot.lock().unwrap() = Some(file.pin_revocable(.., PinMode::READ, callback).unwrap());
+    disk.cache.set_memory("20M").unwrap();
+    assert!(slot.lock().unwrap().is_none());
 }

@@ -30,6 +30,7 @@ use crate::direct_map;
 use crate::folio::{LockedFolio, Operation, grains};
 use crate::owner;
 use crate::pin::PinBar;
+use crate::pins::RevokeReason;
 use crate::records::AddressSpace;
 use crate::types::{MAX_FILE_SIZE, PAGE_SIZE, PageIndex, end_of, offset_in_page, pages_for};
 
@@ -90,7 +91,7 @@ impl AddressSpace {
             }
             // Pages that are cut off may be pinned, and the owner of the pin may need the lock.
             drop(exclusive);
-            match self.bar_pins(PageIndex::of(size).0..u64::MAX) {
+            match self.bar_pins(PageIndex::of(size).0..u64::MAX, RevokeReason::Truncate) {
                 Ok(barred) => *bar = Some(barred),
                 Err(error) => return Ok(Err(error)),
             }
@@ -137,8 +138,8 @@ impl AddressSpace {
     }
 
     /// As [`AddressSpace::hold_off_pins`], for a truncate or hole punch.
-    fn bar_pins(&self, pages: Range<u64>) -> Result<PinBar<'_>, Errno> {
-        self.hold_off_pins(pages).map_err(|pinned| {
+    fn bar_pins(&self, pages: Range<u64>, reason: RevokeReason) -> Result<PinBar<'_>, Errno> {
+        self.hold_off_pins(pages, reason).map_err(|pinned| {
             tracing::info!(%pinned, "a truncate or hole punch is refused");
             Errno::EBUSY
         })
@@ -191,7 +192,10 @@ impl AddressSpace {
         loop {
             self.bring_edges_in(pos, end)?;
             tries -= 1;
-            let _bar = self.bar_pins(PageIndex::of(pos).0..pages_for(end))?;
+            let _bar = self.bar_pins(
+                PageIndex::of(pos).0..pages_for(end),
+                RevokeReason::PunchHole,
+            )?;
             if self.with_views_refused(|| self.try_punch_hole(pos, end, tries == 0))? {
                 return Ok(());
             }

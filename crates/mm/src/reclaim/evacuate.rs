@@ -29,8 +29,11 @@ use crate::error::MmError;
 use crate::folio::{LockedFolio, Operation};
 use crate::frames::{BLOCK_SIZE, BlockNumber, FrameNumber, Frames};
 use crate::owner;
+use crate::pins::RevokeReason;
 use crate::records::Mm;
-use crate::types::PAGE_SIZE;
+use crate::revoke::Revoking;
+use crate::types::{PAGE_SHIFT, PAGE_SIZE};
+use crate::unreclaimable::UNIT;
 
 /// Sets of blocks in a row of which none could be emptied before the caller is told so.
 const MAX_IDLE: u32 = 4;
@@ -68,26 +71,58 @@ impl Mm {
     /// While memory is short outside the cache, a smaller bound is kept, see
     /// [`PressureStats`](crate::PressureStats).
     ///
-    /// Context: may block while folios are moved; not for I/O.
+    /// If pins hold more than the new bound leaves them, holders of revocable ones are asked to give them up first.
+    ///
+    /// Context: may block while folios are moved, and for `pin_wait` for revocable pins; not for I/O.
     ///
     /// # Errors
     /// A limit that exceeds the machine, or is too small beside descriptors, memory file systems and data
     /// that could not be written, or less than 16 MiB once a file was mapped; `ECHILD` after a fork.
     pub fn set_limit(&self, bytes: u64) -> Result<(), MmError> {
         self.check_fork()?;
-        // Descriptors that were ever in use stay; unreclaimable memory keeps to its budget.
-        let blocks = self.unreclaimable().needed();
-        let min = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
-        let min = min.max(self.frames.least_limit());
-        if bytes < min {
-            return Err(MmError::LimitTooSmall { limit: bytes, min });
+        let mut revoking = None;
+        let mut least = self.least_bound();
+        while bytes < least {
+            // Each page of a pin takes more than itself. Too few are asked at first rather than too many.
+            let pages = (least - bytes).div_ceil(2 << PAGE_SHIFT);
+            let counted = |pages, counts| if counts { pages } else { 0 };
+            if bytes < self.frames.least_limit() || !self.revoke(&mut revoking, pages, counted) {
+                return Err(MmError::LimitTooSmall {
+                    limit: bytes,
+                    min: least,
+                });
+            }
+            least = self.least_bound();
         }
         self.pressure.configure(&self.frames, bytes, self.held())?;
+        while self.frames.excess() > 0 {
+            let (wanted, units) = (self.unspared_units(), |pages: u64, _| pages.div_ceil(UNIT));
+            if wanted == 0 || !self.revoke(&mut revoking, wanted, units) {
+                break;
+            }
+        }
         if self.give_back_excess(Some(self.reclaimer.giving_back.lock())) > 0 {
             self.log_holders("memory cannot be given back yet");
             self.reclaimer.worker.wake();
         }
         Ok(())
+    }
+
+    /// The smallest bound that can be set: descriptors that were ever in use stay, and unreclaimable memory keeps to its
+    /// budget.
+    fn least_bound(&self) -> u64 {
+        let blocks = self.unreclaimable().needed();
+        let least = Frames::limit_for(blocks, self.folios.bytes() + METADATA_FLOOR);
+        least.max(self.frames.least_limit())
+    }
+
+    fn revoke<'a>(
+        &'a self,
+        revoking: &mut Option<Revoking<'a>>,
+        wanted: u64,
+        weigh: impl Fn(u64, bool) -> u64,
+    ) -> bool {
+        self.revoke_pins(revoking, RevokeReason::SmallerBound, wanted, weigh)
     }
 
     /// Gives back as much of the excess over the limit as is possible now, if the caller is `alone`, with

@@ -2,7 +2,9 @@
 //! the file's, and what they wrote is not lost.
 //!
 //! Mutations of `pin/bar.rs` that `pins_against_truncate_against_reclaim` finds: a pin that does not look for bars,
-//! and a truncate that does not wait for short pins.
+//! and a truncate that does not wait for short pins. Mutations of `revoke.rs` and `pins/revocable.rs` that
+//! `revoke_against_unpin_against_pin_against_truncate` finds: a holder is not told that it may pin again, and a revocable pin leaves the registry
+//! before it is counted off.
 //!
 //! # Safety
 //!
@@ -11,10 +13,10 @@
 
 use crate::yielding_store::{Machine, Store, join, read, spawn, write};
 use foliocache_mm::{
-    AddressSpace, FolioPin, PAGE_SIZE, PinError, PinMode, ReadaheadState, SlabArc,
+    AddressSpace, FolioPin, PAGE_SIZE, PinError, PinEvent, PinMode, ReadaheadState, SlabArc,
 };
 use foliocache_sync::model::sample;
-use foliocache_sync::{Arc, thread};
+use foliocache_sync::{Arc, Mutex, thread};
 use foliocache_sys::Errno;
 use shuttle::rand::Rng;
 use std::ops::Range;
@@ -190,6 +192,87 @@ fn pins_against_split_against_migration() {
         assert_eq!(device_bytes(page(3)), [b'd'; 8]);
         assert!(page(5).iter().all(|&byte| byte == 0));
         assert!(page(7).iter().all(|&byte| byte == b'w'));
+        machine.end(vec![(file, store)]);
+    });
+}
+
+/// A page is cut off again and again under holders that give it up when they are asked, or by themselves, and beside short
+/// pins. No truncate fails, and each holder that was asked is told of the end.
+#[test]
+fn revoke_against_unpin_against_pin_against_truncate() {
+    const TRUNCATES: usize = 2;
+    sample(1000, || {
+        let machine = Machine::new(|_| ());
+        let store = Store::new(vec![b'a'; 2 * PAGE_SIZE]);
+        let file = machine.file(&store);
+        let holder = |itself: bool| {
+            move |file: &Arc<AddressSpace>| {
+                for _ in 0..2 {
+                    let slot = Arc::new(Mutex::new(None::<FolioPin>));
+                    let heard = Arc::new(Mutex::new(Vec::new()));
+                    let (place, note) = (Arc::clone(&slot), Arc::clone(&heard));
+                    let on = move |event| {
+                        note.lock().push(event);
+                        if !itself && event != PinEvent::MayPin {
+                            let pin = place.lock().take();
+                            thread::yield_now();
+                            drop(pin);
+                        }
+                    };
+                    let on = Arc::new(on);
+                    loop {
+                        let call = Arc::clone(&on);
+                        let mut slot = slot.lock();
+                        let handle = ReadaheadState::new();
+                        let bytes = PAGE..2 * PAGE;
+                        let callback = move |event| call(event);
+                        match file.pin_revocable(&handle, bytes, PinMode::WRITE, callback) {
+                            Ok(pin) => break *slot = Some(pin),
+                            Err(PinError::Barred | PinError::Failed(Errno::EINVAL)) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                        drop(slot);
+                        thread::yield_now();
+                    }
+                    if let Some(pin) = &*slot.lock() {
+                        device(pin, b'd');
+                        let read = device_bytes(&read(file, PAGE, PAGE_SIZE));
+                        assert_eq!(read, [b'd'; 8], "cut off under a pin");
+                    }
+                    // By itself, or since nobody will ask.
+                    drop(slot.lock().take());
+                    // The callback is gone when nothing more is due to it.
+                    while Arc::strong_count(&on) > 1 {
+                        thread::yield_now();
+                    }
+                    let heard = heard.lock();
+                    for (at, event) in heard.iter().enumerate() {
+                        assert_eq!(at % 2 == 1, *event == PinEvent::MayPin, "{heard:?}");
+                    }
+                    assert_eq!(heard.len() % 2, 0, "it waits for ever: {heard:?}");
+                }
+            }
+        };
+        let threads = [
+            spawn(&file, holder(true)),
+            spawn(&file, holder(false)),
+            spawn(&file, |file| {
+                if let Some(pin) = pin(file, PAGE..2 * PAGE, PinMode::READ) {
+                    let parts: Vec<_> = pin.parts().collect();
+                    thread::yield_now();
+                    assert_eq!(parts, pin.parts().collect::<Vec<_>>(), "it moved");
+                }
+            }),
+            spawn(&file, |file| {
+                for _ in 0..TRUNCATES {
+                    pause();
+                    file.truncate(PAGE).expect("all give way");
+                    assert_eq!(file.pinned(), [], "nobody has what is gone");
+                    file.truncate(2 * PAGE).unwrap();
+                }
+            }),
+        ];
+        join(threads);
         machine.end(vec![(file, store)]);
     });
 }

@@ -22,6 +22,7 @@ mod read_batch;
 mod read_in_place;
 mod readahead;
 mod relied;
+mod revoke;
 mod scattered_stores;
 mod space;
 mod uncached;
