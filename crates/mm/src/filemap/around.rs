@@ -1,4 +1,4 @@
-//! What a fault maps besides its own page: pages of its folio, and for a load of cached folios around it.
+//! The pages that a fault maps: of its own folio, and for a load of cached folios around it.
 //!
 //! # Model
 //!
@@ -25,7 +25,7 @@ use crate::types::{PAGE_SIZE, PageIndex};
 /// Pages that are not cached and that a look in one direction passes, at most: a block's.
 const HOLES: u64 = 16;
 
-/// What a fault maps.
+/// The pages that a fault maps, and their folios.
 pub(super) struct Around<'a> {
     /// Pages that are uptodate, in ascending order, of the fault's own folio and `others`.
     pub(super) runs: Vec<Range<u64>>,
@@ -60,7 +60,7 @@ impl Around<'_> {
     }
 }
 
-/// What there is at a page.
+/// A page that was looked at.
 enum Found {
     Nothing,
     /// A folio, of these pages.

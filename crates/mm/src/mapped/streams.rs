@@ -1,4 +1,4 @@
-//! Where faults of a window are expected next, and what each of them maps.
+//! Where faults of a window are expected next, and which pages each of them maps.
 //!
 //! # Model
 //!
@@ -38,7 +38,7 @@ const MOST_STEP: i32 = 512;
 /// Places that a strided stream may leave out.
 const LEFT_OUT: i32 = 8;
 
-/// What a stream expects, in 32 bits of a page's number: a window has fewer pages.
+/// A stream, in 32 bits of a page's number: a window has fewer pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// It has mapped `len` pages from `start` on.
@@ -140,7 +140,7 @@ impl Seen {
     }
 }
 
-/// What a fault maps.
+/// How a fault belongs to its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// The block around it.
@@ -164,7 +164,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// What a fault at `page` is given: at most 2^`most` pages in all, twice as many as the last of its stream, or,
+    /// The stream of a fault at `page`, which is given at most 2^`most` pages in all, twice as many as the last of its stream, or,
     /// where it is the first, the block around a load and the page of a store.
     pub(crate) fn expect(&self, page: u64, write: bool, most: u32) -> Stream<'_> {
         let here = page as u32;

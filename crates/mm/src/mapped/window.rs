@@ -128,7 +128,7 @@ impl<F> Window<F> {
         self.huge || self.tables.has(self.unit_of(page))
     }
 
-    /// What a fault is given, at most `most` pages.
+    /// The stream of a fault, which is given at most `most` pages.
     pub(crate) fn expect(&self, page: PageIndex, write: bool, most: u64) -> Stream<'_> {
         self.streams.expect(page.0, write, most.max(1).ilog2())
     }

@@ -1,4 +1,4 @@
-//! What a fault maps besides its own page, counted in faults.
+//! The pages that a fault maps besides its own, counted in faults.
 
 use crate::common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
