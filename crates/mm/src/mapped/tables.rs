@@ -21,7 +21,7 @@ const MOST_STOPS: u32 = 16;
 /// Pages that are there, protected, and of which a fault of a store makes sure.
 const MOST_PROTECTED: u32 = 4;
 
-/// What a fault has put into page tables.
+/// The pages that a fault has put into page tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Installed {
     /// From the fault's page on all before this one are there, with its access.
