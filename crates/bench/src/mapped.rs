@@ -67,10 +67,35 @@ pub(crate) enum Access {
     Store,
 }
 
+/// The pages that are accessed, and in what order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// From the first to the last.
+    Up,
+    /// From the last to the first.
+    Down,
+    /// One of so many, upwards.
+    Every(usize),
+}
+
 /// One access to each page, from the first to the last.
 pub(crate) fn touch(mapped: &dyn Mapped, access: Access) {
+    touch_in(mapped, access, Order::Up);
+}
+
+/// One access to each page of an order; how many.
+pub(crate) fn touch_in(mapped: &dyn Mapped, access: Access, order: Order) -> usize {
     let (start, len) = mapped.range();
-    for at in (0..len).step_by(PAGE) {
+    let pages = len.div_ceil(PAGE);
+    let (step, last) = match order {
+        Order::Every(step) => (step, 0),
+        Order::Up => (1, 0),
+        Order::Down => (1, pages - 1),
+    };
+    let touched = pages.div_ceil(step);
+    for nth in 0..touched {
+        // Counted from the far end, downwards.
+        let at = (nth * step).abs_diff(last) * PAGE;
         // SAFETY: inside of the range, mapped and as long as its file (the module's premise).
         let byte = unsafe { AtomicU8::from_ptr(start.wrapping_add(at)) };
         // Relaxed: the byte is all there is.
@@ -79,6 +104,7 @@ pub(crate) fn touch(mapped: &dyn Mapped, access: Access) {
             Access::Store => byte.store(2, Ordering::Relaxed),
         }
     }
+    touched
 }
 
 /// Copies to `part` from `pos` on. Nothing stores there meanwhile.

@@ -90,7 +90,7 @@ impl CacheBuilder {
         /// The most bytes that one page fault of a mapped file maps, rounded down to a power of two pages, and at least one
         /// page. Default, and largest value: 2 MiB.
         ///
-        /// A fault maps only neighbours that are cached, and only sequential faults map as much. A smaller value causes more
+        /// A fault maps only neighbours that are cached, and only faults of a stream map as much. A smaller value causes more
         /// faults, and fewer dirty pages for each store.
         fault_around_bytes(bytes: u32) => config.fault_around_bytes = bytes;
 

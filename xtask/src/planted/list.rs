@@ -378,6 +378,13 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "mm",
+        "bad_frame_taken_for_mapped",
+        "a frame in bad memory that the kernel does not map counts as mapped",
+        Model,
+        &["mm::shuttle::fault::a_frame_in_bad_memory_is_not_mapped_and_its_page_is_read_again"],
+    ),
+    bug(
+        "mm",
         "mapped_before_it_is_dirty",
         "a page is writable in a window before it is dirty",
         Model,

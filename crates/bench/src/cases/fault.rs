@@ -22,11 +22,12 @@
 //! Ours are written in pieces of 4 MiB, which makes folios of 2 MiB: only `fault_around_bytes` differs between 4
 //! KiB, 64 KiB and 2 MiB. Ratios with the kernel are those of the inline mode.
 //!
-//! Random reads are in [`map_random`](super::map_random).
+//! Loads downwards and strided, and several threads, are in `patterns`; random reads are in [`map_random`](super::map_random).
 
 mod files;
+mod patterns;
 
-use files::{Kind, LoopFile, kernels, ours};
+use files::{Kind, LARGE, LoopFile, kernels, ours};
 use foliocache::LockedAccess::Untracked;
 use foliocache::MappingFaults::{Inline, Thread};
 use foliocache::{Cache, HugePages, MapAccess, MappingFaults};
@@ -79,7 +80,8 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         return Err(BenchError::Setting("memory: at least 16 MiB for mappings"));
     }
     let mut plan = Plan::default();
-    let files = files(settings, LEN.min(memory as usize), &mut plan)?;
+    let len = LEN.min(memory as usize);
+    let files = files(settings, len, &mut plan)?;
     // The turns of loops are many, and those of random reads long.
     let time = Duration::from_secs_f64(settings.seconds / 8.0);
     let (mut stores, mut loads) = (Match::default(), Match::default());
@@ -126,6 +128,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         "faults_reduced_2m" => INLINE_4K / INLINE_2M;
     }
     plan.matches = vec![stores, loads, faults];
+    patterns::plan(settings, len, &mut plan)?;
     map_random::plan(settings, &mut plan)?;
     Ok(plan)
 }
@@ -173,7 +176,7 @@ fn files(
             if on_disk && !on_ext4 {
                 continue;
             }
-            let file = ours(on_disk.then_some(&disk), len, faults, kind);
+            let file = ours(on_disk.then_some(&disk), len, faults, kind, LARGE);
             let why = match &file {
                 Ok(file) if file.huge == Some(HugePages::On) => None,
                 Ok(file) => file.huge.as_ref().map(ToString::to_string),

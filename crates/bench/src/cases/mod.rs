@@ -128,7 +128,7 @@ static CASES: [Case; 19] = [
     Case { name: "scatter", takes: [25, 200], uses: Uses::FILES, plan: scatter::plan,
         sizes: [Size::new(6, 0.2).mib(256), Size::new(12, 1.0).mib(1024)],
         about: "1 to 5,000 pages written at random places of a file, durable together" },
-    Case { name: "fault", takes: [60, 400], uses: Uses::FILES.and(Uses::THREADS), plan: fault::plan,
+    Case { name: "fault", takes: [75, 480], uses: Uses::FILES.and(Uses::THREADS), plan: fault::plan,
         sizes: [Size::new(4, 0.2).mib(64), Size::new(10, 1.0).mib(256)],
         about: "page faults of mapped files: page_fault3, and random reads of a file four times the memory" },
     Case { name: "pin", takes: [20, 180], uses: Uses::FILES, plan: pin::plan,

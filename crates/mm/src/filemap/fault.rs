@@ -16,6 +16,8 @@
 //! faults that it continues says how much: a store at a random place maps and dirties one page. A huge frame is mapped
 //! as a whole, also beyond the end of the file, and a store makes all of it dirty.
 //!
+//! [`around`](super::around) finds the pages that are mapped besides.
+//!
 //! A store waits before its page is writable, not after: the writeback that it waits for could be that page's, and
 //! would make it read-only again, without end where the limits are small.
 //!
@@ -28,8 +30,8 @@
 //!
 //! # Locking
 //!
-//! The folio lock, several in ascending index (all but the first are tried), then the list of the file's windows
-//! shared. Memory and I/O are waited for before.
+//! The folio lock, for a load those of folios around it, too (tried), then the list of the file's windows shared. Memory and
+//! I/O are waited for before.
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
@@ -37,6 +39,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::userfaultfd::Access;
 use std::cell::Cell;
 
+use super::around::Around;
 use crate::counters::bump;
 use crate::fill::{FolioUse, ReadFault, Reader};
 use crate::folio::{LockedFolio, flag};
@@ -44,6 +47,19 @@ use crate::iocb::Iocb;
 use crate::mapped::VmaAccess;
 use crate::records::{AddressSpace, Mm, Window};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+
+/// Frames in bad memory that a fault reads its page again for.
+const BAD_FRAMES: u32 = 2;
+
+/// What became of a fault.
+enum Mapped {
+    /// All pages from the fault's on are mapped before this one.
+    Until(u64),
+    /// The page table is not charged any more.
+    NoTable,
+    /// The page's frame was in bad memory; its folio is gone, as the store has the data.
+    BadMemory,
+}
 
 impl AddressSpace {
     /// Resolves a fault of a window at `page`, which it shows; returns the page up to which it has
@@ -75,22 +91,32 @@ impl AddressSpace {
         let space = || self.space_for_write(&Iocb::at(page.pos()), PAGE_SIZE);
         let space = write.then(space).transpose()?;
         bump(&self.counters.faults, 1);
+        let mut tries = 0;
         loop {
             mm.wait_for_metadata(|| window.charge_tables(mm, &(page.0..page.0 + 1)))?;
-            if let Some(end) = self.fault_once(window, page, write)? {
-                drop(space);
-                return Ok(end);
+            match self.fault_once(window, page, write)? {
+                Mapped::Until(end) => {
+                    drop(space);
+                    return Ok(end);
+                }
+                Mapped::NoTable => {}
+                Mapped::BadMemory if tries == BAD_FRAMES => return Err(Errno::EIO),
+                Mapped::BadMemory => {
+                    tries += 1;
+                    // Else the page would be read into the same frame.
+                    mm.frames.punch_leaving();
+                }
             }
         }
     }
 
-    /// As [`AddressSpace::fault`], if the page table is still charged in the end; else nothing.
+    /// As [`AddressSpace::fault`], if the page table is still charged in the end and the frame is in good memory.
     fn fault_once(
         &self,
         window: &Arc<Window>,
         page: PageIndex,
         write: bool,
-    ) -> Result<Option<u64>, Errno> {
+    ) -> Result<Mapped, Errno> {
         let placed = Cell::new(false);
         let fault = ReadFault { window, placed };
         let reader = match write {
@@ -113,11 +139,11 @@ impl AddressSpace {
         }
         // Before the page can be touched: the fault after it may be another thread's, and would look like another stream's.
         let ahead = first_use.then(|| self.note_first_use(&window.readahead, page, locked.order()));
-        let mapped = match fault.placed.get() {
+        let (mapped, dirtied) = match fault.placed.get() {
             true => {
                 drop(locked);
                 bump(&self.counters.mapped, 1);
-                Some((page.0 + 1, 0))
+                (Mapped::Until(page.0 + 1), 0)
             }
             false => self.map_folio(window, locked, page, write)?,
         };
@@ -125,64 +151,47 @@ impl AddressSpace {
             self.read_on_ahead(&window.readahead, page, ahead, false);
         }
         self.read_ahead(behind.and_then(|behind| behind.window), false);
-        let Some((end, dirtied)) = mapped else {
-            return Ok(None);
-        };
         // Pages that are held for stores stay dirty, however long the fault waits.
         let stays = seen.has(flag::HELD) && self.held_for_stores(page.0..page.0 + 1).is_some();
         if dirtied > 0 && !stays {
             // Relaxed: as above.
             window.owed.fetch_add(dirtied, Ordering::Relaxed);
         }
-        Ok(Some(end))
+        Ok(mapped)
     }
 
-    /// Maps pages of a locked folio, and of those after it, from `page` on as far as they fit; returns the page after
-    /// the last, and the pages that have to be written now and had not. `None` if the page table is not charged any
-    /// more.
+    /// Maps `page` of a locked folio, and pages around it; returns the pages that have to be written now and had not, too.
     fn map_folio(
         &self,
         window: &Arc<Window>,
         locked: LockedFolio<'_>,
         page: PageIndex,
         write: bool,
-    ) -> Result<Option<(u64, u64)>, Errno> {
+    ) -> Result<(Mapped, u64), Errno> {
         let mm: &Mm = self.mm();
         let huge = self.huge_unit(page).is_some();
         // A huge frame is mapped as a whole.
         let page = if huge { locked.index() } else { page };
         let most = u64::from(mm.config.fault_around_bytes) / PAGE_SIZE as u64;
         let stream = window.expect(page, write, most);
-        let end = match huge {
-            true => locked.end().0,
-            false => (page.0 + (1 << stream.order))
-                .min(window.table_end(page.0))
-                .min(pages_for(self.size())),
-        };
-        let mut end_here = page.0 + self.uptodate_from(&locked, page);
-        let mut others = Vec::new();
-        while !write
-            && end_here < end
-            && let Some(next) = self.try_lock_folio(PageIndex(end_here))
-        {
-            // The first touch of a folio that was read ahead has to be seen.
-            let uptodate = self.uptodate_from(&next, next.index());
-            let seen = next.state.load();
-            if seen.has(flag::READAHEAD) || uptodate == 0 {
-                break;
+        let around = match huge {
+            true => Around::one(page.0..locked.end().0),
+            false => {
+                let table = window.pages_of(window.unit_of(page.0));
+                let within = table.start..table.end.min(pages_for(self.size()));
+                self.around(&locked, page, write, &stream, &within)
             }
-            self.keep_used(&next, seen);
-            end_here = next.index().0 + uptodate;
-            others.push(next);
-        }
-        let end = end.min(end_here);
-        if end <= page.0 {
+        };
+        let Some(run) = around.run_of(page) else {
             // The file has been cut since.
             return Err(Errno::EFAULT);
-        }
-        let access = match write || self.is_writable(window, &locked, page..PageIndex(end)) {
-            true if others.is_empty() => Access::Write,
-            _ => Access::Read,
+        };
+        let alone = around.runs.len() == 1 && around.others.is_empty();
+        let writable =
+            || self.is_writable(window, &locked, PageIndex(run.start)..PageIndex(run.end));
+        let access = match write || alone && writable() {
+            true => Access::Write,
+            false => Access::Read,
         };
         let linear = self.linear.get().expect("it is mapped");
         let windows = linear.windows.read();
@@ -192,41 +201,46 @@ impl AddressSpace {
             return Err(Errno::EFAULT);
         }
         if !window.has_table(page.0) {
-            return Ok(None);
+            return Ok((Mapped::NoTable, 0));
         }
-        for folio in std::iter::once(&locked).chain(&others) {
+        for folio in std::iter::once(&locked).chain(&around.others) {
             if !folio.state.load().has(flag::MAPPED) {
                 folio.state.set(flag::MAPPED);
             }
         }
+        let was_dirty = locked.state.load().has(flag::DIRTY);
         let late = foliocache_sync::planted!(mapped_before_it_is_dirty);
         let mut dirtied = 0;
         let mut mark_dirty = || {
             let offset = |page: u64| (page - locked.index().0) as usize * PAGE_SIZE;
-            dirtied = self.mark_dirty(&locked, offset(page.0)..offset(end));
+            dirtied = self.mark_dirty(&locked, offset(run.start)..offset(run.end));
         };
         if write && !late {
             // Before the store can be made: an fsync after it looks for dirty folios without their locks.
             mark_dirty();
         }
         // Before the next page can be touched: its fault may be another thread's.
-        stream.note(end);
+        stream.note(run.clone());
         window.readahead.note_read(page.pos()..page.add(1).pos());
-        let mapped = window.install(mm.windows(), page.0..end, access)?;
+        let mapped = window.install(mm.windows(), &around.runs, page.0, access);
+        let Ok(mapped) = mapped else {
+            drop((windows, around));
+            let is_dirty = locked.state.load().has(flag::DIRTY);
+            if write && run.start == page.0 && is_dirty && !was_dirty {
+                // Nothing was mapped before it, so no store was made.
+                self.clear_dirty(&locked);
+            }
+            self.drop_bad_folio(locked)?;
+            return Ok((Mapped::BadMemory, 0));
+        };
         if write && late {
             mark_dirty();
         }
-        bump(&self.counters.mapped, mapped - page.0);
-        if mapped < end {
-            stream.note(mapped);
+        bump(&self.counters.mapped, mapped.pages);
+        if !write && mapped.end < run.end {
+            stream.note(run.start..mapped.end);
         }
-        Ok(Some((mapped, dirtied)))
-    }
-
-    /// Pages of a locked folio from `page` on that are uptodate.
-    fn uptodate_from(&self, locked: &LockedFolio<'_>, page: PageIndex) -> u64 {
-        let (_, bytes) = self.readable(locked, page.pos());
-        (bytes / PAGE_SIZE) as u64
+        Ok((Mapped::Until(mapped.end), dirtied))
     }
 
     /// Whether a read fault may map pages of a locked folio writable: they are dirty anyway, or never are.

@@ -1,6 +1,7 @@
 //! The operations on a file's cached pages: read, write, truncate, fault, batches, views.
 
 mod append;
+mod around;
 mod batch;
 mod before_write;
 mod direct;

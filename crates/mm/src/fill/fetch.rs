@@ -81,6 +81,12 @@ impl AddressSpace {
         (self.addr(locked, offset), readable)
     }
 
+    /// How many bytes before byte `pos` of a locked folio that holds it are uptodate, as that one is.
+    pub(crate) fn readable_before(&self, locked: &LockedFolio<'_>, pos: u64) -> usize {
+        let offset = (pos - locked.index().pos()) as usize;
+        grains::run_before(locked.uptodate_grains(), locked.order(), offset)
+    }
+
     pub(crate) fn has_grain_at(&self, locked: &LockedFolio<'_>, pos: u64) -> bool {
         let offset = (pos - locked.index().pos()) as usize;
         locked.uptodate_grains() & grains::of(locked.order(), offset) != 0

@@ -78,6 +78,13 @@ pub(crate) fn run_from(grains: u64, order: u32, byte: usize) -> usize {
     ((at + run) * size(order)).saturating_sub(byte)
 }
 
+/// Bytes before `byte` from the beginning of the run of set grains that it is in on; 0 if it is in none.
+pub(crate) fn run_before(grains: u64, order: u32, byte: usize) -> usize {
+    let at = byte / size(order);
+    let run = (!(grains << (u64::BITS as usize - 1 - at))).leading_zeros() as usize;
+    byte.saturating_sub((at + 1 - run) * size(order))
+}
+
 /// The byte ranges of a folio that the set grains make up, neighbours joined, in order.
 pub(crate) fn ranges(mut grains: u64, order: u32) -> impl Iterator<Item = Range<usize>> {
     std::iter::from_fn(move || {

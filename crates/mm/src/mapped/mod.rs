@@ -20,7 +20,7 @@ pub use error::MapError;
 pub(crate) use held::{Held, HoldKind, Holding, STABLE_BYTES, not_held, overlap};
 pub(crate) use linear::{LinearFile, Wants};
 pub(crate) use listener::{Listener, Resolve};
-pub(crate) use streams::Streams;
+pub(crate) use streams::{Stream, Streams};
 pub(crate) use window::Window;
 pub use windows::FaultMode;
 pub(crate) use windows::{Refusal, State, Windows};

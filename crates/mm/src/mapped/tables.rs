@@ -16,6 +16,20 @@ use super::windows::Windows;
 use crate::frames::BLOCK_FRAMES;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 
+/// Pages that are there already, or in bad memory, and that a fault of a load passes.
+const MOST_STOPS: u32 = 16;
+/// Pages that are there, protected, and of which a fault of a store makes sure.
+const MOST_PROTECTED: u32 = 4;
+
+/// The pages that a fault has put into page tables.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Installed {
+    /// From the fault's page on all before this one are there, with its access.
+    pub(crate) end: u64,
+    /// Pages that were not there before, with this access.
+    pub(crate) pages: u64,
+}
+
 impl<F> Window<F> {
     /// Empties the page tables of those of `pages` that it shows.
     pub(crate) fn zap(&self, windows: &Windows<F>, pages: &Range<u64>) {
@@ -55,44 +69,111 @@ impl<F> Window<F> {
         progress.stopped.is_none()
     }
 
-    /// Puts pages into the page tables, from the first on, up to the first that is there; returns the page
-    /// after the last that is there now with this access. Huge frames are put there whole.
+    /// Puts runs of pages into the page tables, the one with `page` first. Huge frames are put there whole. Frames in bad memory
+    /// are left out: the kernel refuses them.
     ///
-    /// Context: the folios are locked, and the window is in its file's list, which is held shared.
+    /// Context: the folios are locked, and the window is in its file's list, which is held shared. For stores there is one run.
     ///
     /// # Errors
-    /// `EIO` where the first page is not in memory.
+    /// `EIO` where `page` is not in memory, or in bad memory.
     pub(crate) fn install(
         &self,
         windows: &Windows<F>,
-        pages: Range<u64>,
+        runs: &[Range<u64>],
+        page: u64,
         access: Access,
-    ) -> Result<u64, Errno> {
-        let faults = &windows.faults;
-        let protection = match access {
-            Access::Read => self.read_access(),
-            Access::Write => Access::Write,
-        };
-        let pages = self.whole(&pages);
-        let mut at = pages.start;
-        while at < pages.end {
-            let progress = faults.map(self.addresses(&(at..pages.end)), protection);
-            at += (progress.bytes >> PAGE_SHIFT) as u64;
-            match progress.stopped {
-                None | Some(Errno::EAGAIN) => {}
-                // Of a read fault, another thread was faster; of a write fault, they are write-protected.
-                Some(Errno::EEXIST) if access == Access::Read => {
-                    return Ok(at.max(self.whole(&(pages.start..pages.start + 1)).end));
+    ) -> Result<Installed, Errno> {
+        if access == Access::Write {
+            return self.map_for_stores(windows, self.whole(&runs[0]), page);
+        }
+        let (mut stops, mut installed) = (MOST_STOPS, Installed::default());
+        let of_page = |run: &&Range<u64>| run.contains(&page);
+        let others = runs.iter().filter(|run| !of_page(run));
+        for run in runs.iter().filter(of_page).chain(others) {
+            let mapped = self.map_missing(windows, self.whole(run), page, &mut stops)?;
+            installed.pages += mapped.pages;
+            installed.end = match of_page(&run) {
+                true => mapped.end,
+                false => installed.end,
+            };
+        }
+        Ok(installed)
+    }
+
+    /// Maps what is not there of a run of pages, for loads. Each page that is costs a call of its own, so it ends after some.
+    fn map_missing(
+        &self,
+        windows: &Windows<F>,
+        run: Range<u64>,
+        page: u64,
+        stops: &mut u32,
+    ) -> Result<Installed, Errno> {
+        let (mut at, mut pages, mut missing) = (run.start, 0, None);
+        while at < run.end {
+            let addresses = self.addresses(&(at..run.end));
+            let progress = windows.faults.map(addresses, self.read_access());
+            let new = (progress.bytes >> PAGE_SHIFT) as u64;
+            (at, pages) = (at + new, pages + new);
+            let stopped = match progress.stopped {
+                None | Some(Errno::EAGAIN) => continue,
+                Some(stopped) => stopped,
+            };
+            let is_there =
+                stopped == Errno::EEXIST || foliocache_sync::planted!(bad_frame_taken_for_mapped);
+            if !is_there && at == page {
+                return Err(Errno::EIO);
+            }
+            if !is_there && page < at && missing.is_none() {
+                missing = Some(at);
+            }
+            at = self.whole(&(at..at + 1)).end;
+            *stops = stops.saturating_sub(1);
+            if *stops == 0 {
+                match at <= page && page < run.end {
+                    true => at = page,
+                    false => break,
                 }
-                Some(Errno::EEXIST) => {
-                    faults.allow_writes(self.addresses(&(at..pages.end)))?;
-                    return Ok(pages.end);
-                }
-                Some(_) if at > pages.start => return Ok(at),
-                Some(_) => return Err(Errno::EIO),
             }
         }
-        Ok(at)
+        let end = missing.unwrap_or(at);
+        Ok(Installed { end, pages })
+    }
+
+    /// Maps a run of pages for stores, or allows stores to those that are there.
+    fn map_for_stores(
+        &self,
+        windows: &Windows<F>,
+        run: Range<u64>,
+        page: u64,
+    ) -> Result<Installed, Errno> {
+        let (mut at, mut pages, mut stops) = (run.start, 0, MOST_PROTECTED);
+        while at < run.end {
+            let addresses = self.addresses(&(at..run.end));
+            let progress = windows.faults.map(addresses.clone(), Access::Write);
+            let new = (progress.bytes >> PAGE_SHIFT) as u64;
+            (at, pages) = (at + new, pages + new);
+            match progress.stopped {
+                None | Some(Errno::EAGAIN) => {}
+                Some(Errno::EEXIST) => {
+                    if stops == MOST_PROTECTED {
+                        // All that are there, at once.
+                        windows
+                            .faults
+                            .allow_writes(self.addresses(&(at..run.end)))?;
+                    }
+                    pages += 1;
+                    at = self.whole(&(at..at + 1)).end.max(page);
+                    stops -= 1;
+                    if stops == 0 && page < at {
+                        break;
+                    }
+                }
+                Some(_) if at < page => at = page,
+                Some(_) if at == page => return Err(Errno::EIO),
+                Some(_) => break,
+            }
+        }
+        Ok(Installed { end: at, pages })
     }
 
     /// Has the kernel map all its pages. Context: they are held, and the page tables are charged.

@@ -14,8 +14,6 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, PageIndex};
 
 /// Bytes that a window takes besides: the kernel's `vm_area_struct`, entries in lists.
 const WINDOW_OVERHEAD: u64 = 512;
-/// Binary logarithm of the pages around a read fault that begins no stream: as many as the kernel's own.
-const READ_AROUND: u32 = 4;
 
 /// Some pages of a file at some addresses.
 pub(crate) struct Window<F> {
@@ -130,10 +128,9 @@ impl<F> Window<F> {
         self.huge || self.tables.has(self.unit_of(page))
     }
 
-    /// How many pages a fault is given, at most `most`.
+    /// The stream of a fault, which is given at most `most` pages.
     pub(crate) fn expect(&self, page: PageIndex, write: bool, most: u64) -> Stream<'_> {
-        let first = if write { 0 } else { READ_AROUND };
-        self.streams.expect(page.0, first, most.max(1).ilog2())
+        self.streams.expect(page.0, write, most.max(1).ilog2())
     }
 
     /// How a page is mapped for reads. The kernel refuses stores to a window for reads. Write protection would leave a

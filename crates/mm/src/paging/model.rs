@@ -14,7 +14,7 @@ use foliocache_sys::Errno;
 use foliocache_sys::memory::{ReservedRange, SharedMemory as Memfd, WindowAccess};
 use foliocache_sys::userfaultfd::{Access, Fault, Handler, OpenError, Progress};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
@@ -68,6 +68,8 @@ struct Table {
     windows: BTreeMap<usize, (usize, u64)>,
     /// Where the direct map has the first byte of the memfd.
     direct: usize,
+    /// Pages of the memfd in bad memory, by their first byte.
+    bad: BTreeSet<u64>,
 }
 
 impl Table {
@@ -78,6 +80,13 @@ impl Table {
             address + within(bytes.start) as usize..address + within(bytes.end) as usize
         };
         self.windows.iter().map(shown).collect()
+    }
+
+    /// The byte of the memfd that a window shows at an address.
+    fn byte_at(&self, address: usize) -> u64 {
+        let (&window, &(_, first)) =
+            (self.windows.range(..=address).next_back()).expect("of a window");
+        first + (address - window) as u64
     }
 
     fn empty(&mut self, addresses: &Range<usize>) {
@@ -131,6 +140,8 @@ impl SharedMemory {
             for addresses in table.addresses_of(&bytes) {
                 table.empty(&addresses);
             }
+            // The next touch gets other memory.
+            table.bad.retain(|page| !bytes.contains(page));
         }
         // SAFETY: the caller's contract.
         unsafe { self.memfd.punch(bytes) }
@@ -239,6 +250,10 @@ impl Userfaultfd {
                 let stopped = Some(Errno::EEXIST);
                 return Progress { bytes, stopped };
             }
+            if table.bad.contains(&table.byte_at(page)) {
+                let stopped = Some(Errno::EIO);
+                return Progress { bytes, stopped };
+            }
             table.pages.insert(page, access);
             bytes += PAGE_SIZE;
         }
@@ -255,9 +270,7 @@ impl Userfaultfd {
         {
             let tables = self.tables();
             let mut table = tables.lock();
-            let (&window, &(_, first)) =
-                (table.windows.range(..=to).next_back()).expect("of a window");
-            let frame = table.direct + first as usize + (to - window);
+            let frame = table.direct + table.byte_at(to) as usize;
             // SAFETY: see the module; the folio is locked and has no content yet.
             unsafe {
                 let frame = std::ptr::with_exposed_provenance_mut::<u8>(frame);
@@ -398,6 +411,27 @@ impl AddressSpace {
                 );
             }
         }
+    }
+
+    /// Has the memory of a page fail: no page tables have it any more, and it cannot be mapped again.
+    ///
+    /// # Panics
+    /// If no window shows it.
+    pub fn fail_memory(&self, page: PageIndex) {
+        let linear = self.linear.get().expect("it is mapped");
+        for window in linear.windows.read().iter() {
+            let mut table = self.mm().windows().area.tables.lock();
+            let byte = table.byte_at(window.address_of(page.0));
+            table.bad.insert(byte);
+            for addresses in table.addresses_of(&(byte..byte + PAGE_SIZE as u64)) {
+                table.empty(&addresses);
+            }
+        }
+    }
+
+    /// Pages that are in the page tables of a window.
+    pub fn pages_in_tables(&self) -> Vec<PageIndex> {
+        self.mapped_pages()
     }
 
     /// Checks that nothing beyond the end is in the page tables. The size does not change meanwhile.

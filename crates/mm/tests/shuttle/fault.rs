@@ -1,12 +1,12 @@
 //! Faults of mapped files under random schedules, with page tables in memory: against writes, truncate, hole punch,
-//! writeback, reclaim, and the first mapping of a file that is cached already.
+//! writeback, reclaim, bad memory, and the first mapping of a file that is cached already.
 //!
 //! Canaries leave out a step of the page tables and expect the damage to be found.
 
 use crate::yielding_store::Store;
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, Iocb, IovIter, Mm, MmConfig,
-    PAGE_SIZE, ReadaheadState, SlabArc, Step, Vma, VmaAccess, leave_out,
+    PAGE_SIZE, PageIndex, ReadaheadState, SlabArc, Step, Vma, VmaAccess, leave_out,
 };
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::model::sample;
@@ -350,8 +350,90 @@ fn nothing_is_shown_of_what_was_punched_out() {
 }
 
 #[test]
+fn loads_that_map_their_neighbours_show_nothing_of_what_was_cut_off() {
+    sample(400, || {
+        let machine = Machine::new();
+        read(&machine.file, 0, (PAGES * PAGE) as usize);
+        // Down, from two mappings: each maps what is below, and the other holds locks there.
+        let down = || {
+            machine.spawn(|worker| {
+                for _ in 0..4 {
+                    let vma = worker.map();
+                    for page in (0..PAGES).rev() {
+                        match vma.load((page * PAGE) as usize) {
+                            Ok(byte) => assert!([0, first_byte(page)].contains(&byte)),
+                            Err(error) => assert_eq!(error, Errno::EFAULT),
+                        }
+                    }
+                    worker.file.check_page_tables();
+                    pause();
+                }
+            })
+        };
+        let others = [
+            down(),
+            down(),
+            machine.spawn(Worker::reclaim),
+            machine.spawn(|worker| {
+                pause();
+                worker.file.truncate(END.start).unwrap();
+                worker.file.check_end();
+                pause();
+                worker.file.truncate(END.end).unwrap();
+            }),
+        ];
+        machine.join(others);
+        machine.end_with_zeros(END);
+    });
+}
+
+#[test]
 fn a_file_is_mapped_while_it_is_used() {
     sample(400, the_first_mapping_against_all);
+}
+
+/// Of four cached pages two are in bad memory, and dirty or not.
+fn memory_of_a_mapped_file_fails(dirty: bool) {
+    let machine = Machine::new();
+    // A folio each.
+    for page in 0..PAGES {
+        write(&machine.file, page * PAGE, &[first_byte(page); PAGE_SIZE]);
+    }
+    machine.file.sync().unwrap();
+    let vma = machine.worker().map();
+    for page in [1, 2] {
+        machine.file.fail_memory(PageIndex(page));
+    }
+    if dirty {
+        write(&machine.file, 2 * PAGE, b"c");
+    }
+    let load = |page: u64| vma.load((page * PAGE) as usize);
+    assert_eq!(load(3), Ok(first_byte(3)));
+    assert_eq!(load(0), Ok(first_byte(0)));
+    let mapped = machine.file.pages_in_tables();
+    assert_eq!(
+        mapped,
+        [0, 3].map(PageIndex),
+        "bad frames, or not their neighbours"
+    );
+    assert_eq!(load(1), Ok(first_byte(1)), "it is read again");
+    if dirty {
+        assert_eq!(load(2), Err(Errno::EIO), "the store does not have it");
+        assert_eq!(vma.store(2 * PAGE_SIZE, 1), Err(Errno::EIO));
+        assert!(machine.file.is_dirty());
+    } else {
+        vma.store(2 * PAGE_SIZE + 1, first_byte(2)).unwrap();
+        assert_eq!(load(2), Ok(first_byte(2)));
+    }
+    assert!(machine.mm.stats().memory_faults >= 2);
+    drop(vma);
+    machine.end();
+}
+
+#[test]
+fn a_frame_in_bad_memory_is_not_mapped_and_its_page_is_read_again() {
+    sample(20, || memory_of_a_mapped_file_fails(false));
+    sample(20, || memory_of_a_mapped_file_fails(true));
 }
 
 #[test]

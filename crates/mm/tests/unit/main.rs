@@ -7,6 +7,7 @@ mod common;
 mod bad_memory;
 mod direct;
 mod exact_views;
+mod fault_around;
 mod file;
 mod flush_generations;
 mod fragmentation;

@@ -1,6 +1,6 @@
 //! Mapped files: a real address range whose pages are those of the cache.
 
-use crate::common::{Store, assert_empty, file, pattern, read, write};
+use crate::common::{Random, Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FaultMode, IoSegment, Iocb,
     IovIter, LockedAccess, MapError, Mm, MmConfig, PAGE_SIZE, ReadaheadState, SlabArc, Vma,
@@ -695,9 +695,9 @@ fn stores_at_random_places_write_little_and_loads_map_what_is_cached(mode: Fault
     let written = file.stats().written_bytes;
     assert!(written <= 50 * 4 * PAGE, "{written} bytes");
     // Loads at random places map some of the neighbours, and read none.
-    let before = file.stats();
-    for nth in 1..=50 {
-        load(&vma, nth * 1061 % 4096 * PAGE);
+    let (before, mut random) = (file.stats(), Random::of(1));
+    for _ in 0..50 {
+        load(&vma, random.below(4096) * PAGE);
     }
     let after = file.stats();
     let (faults, mapped) = (

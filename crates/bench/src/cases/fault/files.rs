@@ -8,7 +8,7 @@ use crate::cases::prelude::*;
 use crate::mapped::{Kernels, Mapped, page_faults};
 
 /// Bytes of a write that makes the largest folios.
-const LARGE: usize = 4 * MIB;
+pub(super) const LARGE: usize = 4 * MIB;
 
 /// The least bound of a cache that makes folios of 2 MiB, and something to spare.
 const LEAST_BOUND: usize = 160 * MIB;
@@ -16,12 +16,15 @@ const LEAST_BOUND: usize = 160 * MIB;
 /// The kernel's default.
 const DIRTY_EXPIRE: Duration = Duration::from_secs(30);
 
+type Map = Box<dyn Fn() -> io::Result<Box<dyn Mapped>> + Send + Sync>;
+type Count = Box<dyn Fn() -> io::Result<u64> + Send + Sync>;
+
 /// A file that a loop maps.
 pub(super) struct LoopFile {
     /// Maps all of it, for loads and stores.
-    pub(super) map: Box<dyn Fn() -> io::Result<Box<dyn Mapped>>>,
+    pub(super) map: Map,
     /// Faults so far; where the kernel resolves them, those of the process.
-    pub(super) faults: Box<dyn Fn() -> io::Result<u64>>,
+    pub(super) faults: Count,
     pub(super) len: usize,
     /// Of ours: whether it has huge pages.
     pub(super) huge: Option<HugePages>,
@@ -33,7 +36,7 @@ pub(super) fn kernels(path: &Path, len: usize, written: bool) -> io::Result<Loop
     let file = options.read(true).write(true).create_new(true).open(path)?;
     file.set_len(len as u64)?;
     if written {
-        fill(len, |piece, pos| file.write_all_at(piece, pos))?;
+        fill(len, LARGE, |piece, pos| file.write_all_at(piece, pos))?;
     }
     Ok(LoopFile {
         map: Box::new(move || Ok(Box::new(Kernels::new(&file, len)?))),
@@ -54,12 +57,13 @@ pub(super) enum Kind {
     Locked(LockedAccess),
 }
 
-/// A new file of ours in a new cache, written in large pieces, in a directory or in memory.
+/// A new file of ours in a new cache, written in pieces, in a directory or in memory.
 pub(super) fn ours(
     folder: Option<&Folder>,
     len: usize,
     faults: MappingFaults,
     kind: Kind,
+    piece: usize,
 ) -> foliocache::Result<LoopFile> {
     let builder = Cache::builder().mapping_faults(faults);
     let builder: CacheBuilder = match kind {
@@ -84,12 +88,12 @@ pub(super) fn ours(
         file.set_len(len as u64)?;
         file.map(.., MapAccess::ReadWrite)?;
     }
-    fill(len, |piece, pos| file.write_all_at(piece, pos))?;
+    fill(len, piece, |piece, pos| file.write_all_at(piece, pos))?;
     // Frames move to where they can be mapped; once, so none of the loop's business.
     file.map(.., MapAccess::ReadWrite)?;
-    let (file, huge) = (Rc::new(file), cache.stats()?.memory.huge);
-    let again = Rc::clone(&file);
-    let (map, faults): (Box<dyn Fn() -> _>, Box<dyn Fn() -> _>) = match kind {
+    let (file, huge) = (Arc::new(file), cache.stats()?.memory.huge);
+    let again = Arc::clone(&file);
+    let (map, faults): (Map, Count) = match kind {
         Kind::Locked(access) => {
             let held = file.map_locked(.., access)?;
             let map = move || {
@@ -112,10 +116,10 @@ pub(super) fn ours(
     })
 }
 
-/// Writes `len` bytes in large pieces.
-fn fill<E>(len: usize, write: impl Fn(&[u8], u64) -> Result<(), E>) -> Result<(), E> {
-    let piece = vec![1; LARGE.min(len)];
-    for pos in (0..len).step_by(LARGE) {
+/// Writes `len` bytes in pieces.
+fn fill<E>(len: usize, each: usize, write: impl Fn(&[u8], u64) -> Result<(), E>) -> Result<(), E> {
+    let piece = vec![1; each.min(len)];
+    for pos in (0..len).step_by(each) {
         write(&piece[..piece.len().min(len - pos)], pos as u64)?;
     }
     Ok(())
