@@ -254,7 +254,7 @@ impl AddressSpace {
 
     #[inline]
     fn pin_as(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         bytes: Range<u64>,
         mode: PinMode,

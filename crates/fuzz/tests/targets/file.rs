@@ -10,7 +10,7 @@ use super::canary;
 use arbitrary::{Result, Unstructured};
 use foliocache_mm::{
     AddressSpace, BackingDevInfo, BdiKind, Iocb, IovIter, Mm, MmConfig, ReadaheadState, Request,
-    View, read_batch,
+    SlabArc, View, read_batch,
 };
 use foliocache_sim::{Effect, Faults, FaultyBackend, Fill, OpSet, ReferenceFile, Rule};
 use foliocache_sync::Arc;
@@ -25,7 +25,7 @@ const LIMIT: u64 = 6 << 20;
 const MOST: u64 = 12 << 20;
 
 struct Run {
-    mapping: Arc<AddressSpace>,
+    mapping: SlabArc<AddressSpace>,
     backend: Arc<FaultyBackend>,
     handle: ReadaheadState,
     reference: ReferenceFile,

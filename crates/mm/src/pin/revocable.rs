@@ -5,7 +5,6 @@
 //! The registry is a leaf. It is taken with no folio locked, once before the pin is made, once when it is complete and once
 //! after it was counted off.
 
-use foliocache_sync::Arc;
 use std::ops::Range;
 
 use super::{FolioPin, PinError, PinMode};
@@ -34,7 +33,7 @@ impl AddressSpace {
     /// As [`AddressSpace::pin`]; `EAGAIN` also while a smaller bound, or a pin without a callback, waits for revocable
     /// pins; `EAGAIN` or `ENOMEM` where the kernel refuses the first such pin its thread.
     pub fn pin_revocable(
-        self: &Arc<Self>,
+        &self,
         handle: &ReadaheadState,
         bytes: Range<u64>,
         mode: PinMode,
