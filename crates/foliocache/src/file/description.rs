@@ -1,8 +1,8 @@
 //! The state that clones of a handle share: the kernel's open file description.
 
 use foliocache_mm::{AddressSpace, SlabArc};
-use foliocache_sync::cell::OnceLock;
 use foliocache_sync::Mutex;
+use foliocache_sync::cell::OnceLock;
 use foliocache_sys::Errno;
 use foliocache_vfs::{FileLocks, OpenFile};
 

@@ -375,8 +375,16 @@ fn address_spaces_are_charged_by_the_page() {
         at += 1;
         at % 3 == 0
     });
-    assert!(charged() - before > full / 2, "{} of {full}", charged() - before);
+    assert!(
+        charged() - before > full / 2,
+        "{} of {full}",
+        charged() - before
+    );
     drop(made);
-    assert!(charged() - before <= 20 * page, "{} bytes", charged() - before);
+    assert!(
+        charged() - before <= 20 * page,
+        "{} bytes",
+        charged() - before
+    );
     assert_eq!(bdi.mapping_bytes(), 0);
 }
