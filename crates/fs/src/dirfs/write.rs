@@ -92,6 +92,8 @@ impl NodeOps {
         if let Some(writing) = &writing {
             let batch = writing.batch.clone();
             io.batched.retain(|old| !old.is_covered_by(&batch));
+            // Each file that is not flushed has one, mostly no more: room for four would be a hundred bytes.
+            io.batched.reserve_exact(1);
             io.batched.push(Batched {
                 batch,
                 data,

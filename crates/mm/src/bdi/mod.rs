@@ -47,6 +47,9 @@ use crate::types::PAGE_SIZE;
 /// Times room is made for a page of the slab: others may take it.
 const ATTEMPTS: usize = 16;
 
+/// Bytes of what a file system makes for the operations of a file, about.
+const OPERATIONS: usize = 32;
+
 /// What the heap takes for an allocation beside its bytes.
 const ALLOCATION: usize = 16;
 
@@ -161,12 +164,13 @@ impl MappingCharge {
     }
 
     /// What an address space takes in the heap: this charge, a place in the table of address spaces, which is half empty at worst,
-    /// and the groups of its fsyncs.
+    /// the groups of its fsyncs, and its operations, some words.
     const fn heap_bytes() -> usize {
         size_of::<Charged>()
             + 2 * size_of::<(u64, SlabWeak<AddressSpace>, u64)>()
             + size_of::<Groups>()
-            + 2 * ALLOCATION
+            + OPERATIONS
+            + 3 * ALLOCATION
     }
 
     /// The address space that was charged; as [`AddressSpace::new`].

@@ -29,7 +29,6 @@ struct Page {
     layout: Layout,
     visible: Cell<bool>,
     /// Objects that the pool gave out before.
-    #[cfg_attr(loom, expect(dead_code, reason = "loom goes by addresses"))]
     number: usize,
 }
 

@@ -54,7 +54,7 @@ impl Machine {
         Worker {
             mm: Arc::clone(&self.mm),
             store: Arc::clone(&self.store),
-            file: Arc::clone(&self.file),
+            file: self.file.share(),
         }
     }
 

@@ -63,7 +63,7 @@ fn evict_refill_and_late_punch(taken_back: &AtomicU64) {
     let linear = frames.try_reserve_of(FrameKind::Linear, 508).unwrap();
     let general = frames.try_reserve(frames.available() as u32).unwrap();
     let read_pages = |pages: [u64; 6]| {
-        let file = Arc::clone(&file);
+        let file = file.share();
         thread::spawn(move || {
             // The second read finds what the first brought in.
             for page in pages.into_iter().flat_map(|page| [page, page]) {

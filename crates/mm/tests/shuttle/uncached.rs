@@ -100,7 +100,7 @@ fn run(steps: &[Step]) -> End {
     let file = AddressSpace::new(&bdi, ops, 2 * PAGE);
     let threads: Vec<_> = (steps.iter())
         .map(|&step| {
-            let file = Arc::clone(&file);
+            let file = file.share();
             thread::spawn(move || step(&file))
         })
         .collect();

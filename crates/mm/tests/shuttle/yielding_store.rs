@@ -229,7 +229,7 @@ pub(crate) fn spawn(
     file: &SlabArc<AddressSpace>,
     run: impl FnOnce(&SlabArc<AddressSpace>) + Send + 'static,
 ) -> thread::JoinHandle<()> {
-    let file = Arc::clone(file);
+    let file = file.share();
     thread::spawn(move || run(&file))
 }
 
