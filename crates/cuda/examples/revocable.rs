@@ -84,17 +84,23 @@ fn register(library: &CStr, pin: FolioPin) -> Result<CudaPin, foliocache_cuda::E
     unsafe { foliocache_cuda::register_with(library, pin, 0) }
 }
 
-type Init = unsafe extern "C" fn(c_uint) -> c_int;
-type GetDevice = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
-type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
-type Push = unsafe extern "C" fn(*mut c_void) -> c_int;
-type Set = unsafe extern "C" fn(u64, u8, usize) -> c_int;
-type Synchronize = unsafe extern "C" fn() -> c_int;
-
-/// What this program uses of the driver.
+/// The driver, with the first GPU as this thread's.
 struct Gpu {
-    set: Set,
-    synchronize: Synchronize,
+    library: *mut c_void,
+}
+
+/// Calls a function of the driver.
+macro_rules! call {
+    ($library:expr, $name:literal ($($argument:expr => $ty:ty),*)) => {{
+        let found = function($library, $name)?;
+        // SAFETY: see the module's header.
+        let typed: unsafe extern "C" fn($($ty),*) -> c_int = unsafe { transmute_copy(&found) };
+        // SAFETY: see the module's header.
+        match unsafe { typed($($argument),*) } {
+            0 => {}
+            code => return Err(format!("{:?}: CUDA error {code}", $name).into()),
+        }
+    }};
 }
 
 impl Gpu {
@@ -106,29 +112,11 @@ impl Gpu {
             return Err("no GPU driver".into());
         }
         let (mut device, mut context) = (0, ptr::null_mut());
-        // SAFETY: see the module's header.
-        let codes = unsafe {
-            let (init, get): (Init, GetDevice) = (
-                function(library, c"cuInit")?,
-                function(library, c"cuDeviceGet")?,
-            );
-            let retain: Retain = function(library, c"cuDevicePrimaryCtxRetain")?;
-            let push: Push = function(library, c"cuCtxPushCurrent_v2")?;
-            [
-                init(0),
-                get(&mut device, 0),
-                retain(&mut context, device),
-                push(context),
-            ]
-        };
-        codes.into_iter().try_for_each(check)?;
-        // SAFETY: see the module's header.
-        unsafe {
-            Ok(Gpu {
-                set: function(library, c"cuMemsetD8_v2")?,
-                synchronize: function(library, c"cuCtxSynchronize")?,
-            })
-        }
+        call!(library, c"cuInit"(0 => c_uint));
+        call!(library, c"cuDeviceGet"(&mut device => *mut c_int, 0 => c_int));
+        call!(library, c"cuDevicePrimaryCtxRetain"(&mut context => *mut *mut c_void, device => c_int));
+        call!(library, c"cuCtxPushCurrent_v2"(context => *mut c_void));
+        Ok(Gpu { library })
     }
 
     /// Fills the memory until the holder of the pin is asked to give it up, which is true, or the program is `over`.
@@ -155,34 +143,18 @@ impl Gpu {
 
     /// Fills a part, and waits until that is done.
     fn fill(&self, part: CudaPart, byte: u8) -> Result<(), Box<dyn Error>> {
-        // SAFETY: see the module's header.
-        let codes = unsafe {
-            [
-                (self.set)(part.device_addr, byte, part.len),
-                (self.synchronize)(),
-            ]
-        };
-        codes.into_iter().try_for_each(check)
+        call!(self.library, c"cuMemsetD8_v2"(part.device_addr => u64, byte => u8, part.len => usize));
+        call!(self.library, c"cuCtxSynchronize"());
+        Ok(())
     }
 }
 
 /// A function of the driver.
-///
-/// # Safety
-/// It has the type `F`, that of a pointer.
-unsafe fn function<F>(library: *mut c_void, name: &CStr) -> Result<F, Box<dyn Error>> {
+fn function(library: *mut c_void, name: &CStr) -> Result<*mut c_void, Box<dyn Error>> {
     // SAFETY: the library is open, and stays so.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    if found.is_null() {
-        return Err(format!("the driver has no {}", name.to_string_lossy()).into());
-    }
-    // SAFETY: the caller's contract.
-    Ok(unsafe { transmute_copy(&found) })
-}
-
-fn check(code: c_int) -> Result<(), Box<dyn Error>> {
-    match code {
-        0 => Ok(()),
-        code => Err(format!("CUDA error {code}").into()),
+    match found.is_null() {
+        true => Err(format!("the driver has no {name:?}").into()),
+        false => Ok(found),
     }
 }

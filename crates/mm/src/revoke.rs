@@ -171,9 +171,10 @@ impl Mm {
         loop {
             let turn = self.pins.revocable.lock().next_turn();
             let Some(turn) = turn else { return };
-            let call = || match turn.event {
-                Some(event) => turn.callback.call(event),
-                None => {}
+            let call = || {
+                if let Some(event) = turn.event {
+                    turn.callback.call(event);
+                }
             };
             if self.panics().catch(NAME, call).is_none() {
                 self.pins.revocable.lock().fail(turn.id);

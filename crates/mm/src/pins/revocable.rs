@@ -61,8 +61,8 @@ pub enum PinEvent {
         /// How long the operation waits from now on. After it the operation fails.
         within: Duration,
     },
-    /// The operation that asked has ended, with success or without. If the pin was dropped the bytes may be pinned again, as far as the file
-    /// still has them; if not, it goes on as before.
+    /// The operation that asked has ended, with success or without. If the pin was dropped the bytes may be pinned again, as
+    /// far as the file still has them and pins may hold as much (`ENOBUFS`); if not, it goes on as before.
     MayPin,
 }
 
@@ -341,5 +341,96 @@ impl Revocables {
             });
         }
         None
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn add(pins: &mut Revocables, pages: Range<u64>) -> u32 {
+        let id = pins.add(1, pages, true, Callback::new(|_| ()));
+        let id = id.expect("nobody asks");
+        pins.complete(id);
+        id
+    }
+
+    fn request() -> Request {
+        Request {
+            reason: RevokeReason::Truncate,
+            start: Instant::now(),
+            patience: Duration::from_secs(60),
+        }
+    }
+
+    /// The numbers of those that are told something, and what.
+    fn told(pins: &mut Revocables) -> Vec<(u32, Option<PinEvent>)> {
+        std::iter::from_fn(|| pins.next_turn())
+            .map(|turn| (turn.id, turn.event))
+            .collect()
+    }
+
+    #[test]
+    fn numbers_begin_anew_and_pass_over_pins_that_exist() {
+        let mut pins = Revocables {
+            last: u32::MAX - 1,
+            ..Revocables::default()
+        };
+        let ids = [0; 3].map(|_| add(&mut pins, 0..1));
+        assert_eq!(ids, [u32::MAX, 1, 2]);
+        assert!(pins.remove(1).is_some());
+        pins.last = u32::MAX - 1;
+        assert_eq!([0; 2].map(|_| add(&mut pins, 0..1)), [1, 3]);
+    }
+
+    #[test]
+    fn two_operations_ask_a_pin_once_and_the_last_of_them_ends_it() {
+        let mut pins = Revocables::default();
+        let id = add(&mut pins, 4..8);
+        pins.ask(id, request());
+        pins.ask(id, request());
+        let turns = told(&mut pins);
+        assert!(matches!(turns[..], [(of, Some(PinEvent::Revoke { .. }))] if of == id));
+        pins.end(&[id], false);
+        assert_eq!(told(&mut pins), []);
+        assert!(pins.remove(id).is_none(), "it is to be told");
+        assert_eq!(pins.progress(&[id]), (1, 0));
+        pins.end(&[id], false);
+        assert_eq!(told(&mut pins), [(id, Some(PinEvent::MayPin))]);
+        assert!(pins.pins.is_empty());
+    }
+
+    #[test]
+    fn a_pin_that_was_dropped_before_its_turn_is_told_nothing() {
+        let mut pins = Revocables::default();
+        let [dropped, over] = [0, 1].map(|at| add(&mut pins, at..at + 1));
+        for id in [dropped, over] {
+            pins.ask(id, request());
+        }
+        assert!(
+            pins.remove(dropped).is_none(),
+            "its operation has its number"
+        );
+        pins.end(&[over], false);
+        assert_eq!(told(&mut pins), []);
+        pins.end(&[dropped], false);
+        assert_eq!(told(&mut pins), [(dropped, None)], "its callback goes");
+        assert!(pins.remove(over).is_some());
+    }
+
+    #[test]
+    fn the_oldest_pins_that_are_enough_are_chosen() {
+        let mut pins = Revocables::default();
+        let ids = [0..2, 2..6, 6..7, 7..9].map(|pages| add(&mut pins, pages));
+        let pages = |pages, counts| if counts { pages } else { 0 };
+        assert_eq!(pins.oldest(3, &[], pages), (ids[..2].to_vec(), 9));
+        assert_eq!(pins.oldest(3, &ids[..2], pages), (ids[2..].to_vec(), 3));
+        pins.fail(ids[1]);
+        assert_eq!(pins.oldest(3, &[], pages).0, [ids[0], ids[2]]);
+        assert_eq!(pins.ends(1), (vec![0, 6, 7], vec![2, 7, 9]));
+        pins.bar();
+        assert!(pins.add(1, 0..1, true, Callback::new(|_| ())).is_err());
+        pins.end(&[], true);
+        add(&mut pins, 0..1);
     }
 }
