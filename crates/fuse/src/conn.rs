@@ -30,8 +30,8 @@ use foliocache_sync::background::Panics;
 use foliocache_sys::{Errno, credentials};
 use foliocache_vfs::dcache::DentryRef;
 use foliocache_vfs::{
-    FileSystem, Inode, Named, OpContext, OpenFile, OpenFlags, Remove, RenameMode, SetAttr, SlabArc,
-    SuperBlock,
+    FileSystem, Inode, Named, New, OpContext, OpenFile, OpenFlags, Remove, RenameMode, SetAttr,
+    SlabArc, SuperBlock,
 };
 use fuser::{FopenFlags, Generation, INodeNo, Request};
 use std::ffi::{OsStr, OsString};
@@ -427,6 +427,19 @@ impl FuseConn {
             entry.attr_ttl = Duration::ZERO;
         }
         Ok(entry)
+    }
+
+    /// Makes an object that has no other name.
+    pub(crate) fn make_object(
+        &self,
+        ctx: &OpContext,
+        dir: INodeNo,
+        name: &OsStr,
+        new: New<'_>,
+    ) -> Result<Entry, Errno> {
+        self.make(dir, name, true, |dir| {
+            self.names.make(ctx, dir, name, new, None)
+        })
     }
 
     /// Removes a name.

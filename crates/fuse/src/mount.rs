@@ -218,14 +218,6 @@ pub struct Mount {
     threads_beside: Vec<JoinHandle<()>>,
 }
 
-/// For starting the threads that serve no requests.
-struct Beside {
-    names: Arc<SuperBlock>,
-    nodes: Arc<Nodes>,
-    /// The kernel can be asked to forget inodes.
-    can_prune: bool,
-}
-
 impl Mount {
     /// Mounts a file system at the directory `mount_point`: as [`mount()`], for file systems
     /// outside a cache, such as those of tests.
@@ -277,26 +269,19 @@ impl Mount {
             stale: Arc::clone(&conn.stale),
             threads_beside: Vec::new(),
         };
-        let beside = Beside {
-            names,
-            nodes: Arc::clone(&conn.nodes),
-            can_prune: can_prune.is_ok(),
-        };
         mount
-            .start_threads_beside(beside)
+            .start_threads_beside(names, Arc::clone(&conn.nodes), can_prune.is_ok())
             .map_err(MountError::Thread)?;
         Ok(mount)
     }
 
-    /// Starts the threads that serve no requests. On an error the mount keeps those that were
-    /// started.
+    /// Starts the threads that serve no requests; `can_prune` says that the kernel can be asked to forget inodes. On an
+    /// error the mount keeps those that were started.
     fn start_threads_beside(
         &mut self,
-        Beside {
-            names,
-            nodes,
-            can_prune,
-        }: Beside,
+        names: Arc<SuperBlock>,
+        nodes: Arc<Nodes>,
+        can_prune: bool,
     ) -> io::Result<()> {
         let (panics, threads) = (&self.panics, &mut self.threads_beside);
         let mut start = |name, run: Box<dyn FnMut() + Send>| -> io::Result<()> {

@@ -163,10 +163,7 @@ impl Filesystem for Server {
         self.serve_entry(Lane::Io, "mknod", reply, move |conn| {
             let (kind, rdev) = (convert::kind_of_mode(mode), Device::from_raw(rdev.into()));
             let mode = mode & PERMISSION_BITS;
-            conn.make(parent, &name, true, |dir| {
-                let new = New::Node { kind, mode, rdev };
-                conn.names.make(&ctx, dir, &name, new, None)
-            })
+            conn.make_object(&ctx, parent, &name, New::Node { kind, mode, rdev })
         });
     }
 
@@ -179,13 +176,10 @@ impl Filesystem for Server {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let name = name.to_owned();
-        let ctx = context(req, umask);
+        let (name, ctx) = (name.to_owned(), context(req, umask));
         self.serve_entry(Lane::Io, "mkdir", reply, move |conn| {
             let mode = mode & PERMISSION_BITS;
-            conn.make(parent, &name, true, |dir| {
-                (conn.names).make(&ctx, dir, &name, New::Directory { mode }, None)
-            })
+            conn.make_object(&ctx, parent, &name, New::Directory { mode })
         });
     }
 
@@ -207,9 +201,7 @@ impl Filesystem for Server {
         let (name, to) = (name.to_owned(), to.as_os_str().to_owned());
         let ctx = context(req, 0);
         self.serve_entry(Lane::Io, "symlink", reply, move |conn| {
-            conn.make(parent, &name, true, |dir| {
-                (conn.names).make(&ctx, dir, &name, New::Symlink(&to), None)
-            })
+            conn.make_object(&ctx, parent, &name, New::Symlink(&to))
         });
     }
 
@@ -277,8 +269,7 @@ impl Filesystem for Server {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let name = name.to_owned();
-        let ctx = context(req, umask);
+        let (name, ctx) = (name.to_owned(), context(req, umask));
         self.serve(Lane::Io, move |conn| {
             let done = conn.attempt("create", || {
                 let charge = conn.charge_handle()?;

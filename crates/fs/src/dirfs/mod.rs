@@ -111,11 +111,12 @@ pub use stats::{DirFsStats, Fallback};
 use self::batch::Batches;
 use self::ctimes::Ctimes;
 use self::held::HeldFiles;
+use self::identity::Identity;
 use self::idle::IdleFiles;
 use self::inodes::Inodes;
 use self::listings::Listings;
 use self::lock::LockState;
-use self::node::DirNode;
+use self::node::{DirNode, Location};
 use self::path_fds::PathFds;
 use self::shortage::Shortage;
 use self::stats::Counters;
@@ -131,7 +132,9 @@ use foliocache_sys::dir::mount;
 use foliocache_sys::fd::{AsFd, KeptFds, OFlags, OwnedFd};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
-use foliocache_vfs::{AttrCell, Belief, Generation, Inode, SharedSlab, SlabArc, Validity};
+use foliocache_vfs::{
+    AttrCell, Belief, Generation, Inode, ROOT_INO, SharedSlab, SlabArc, Validity,
+};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -455,7 +458,9 @@ impl DirFs {
             bdi,
         });
         directories::register(&shared);
-        let root = names::make_root(&shared, &inodes, &stat);
+        let root = inodes.find_or_insert(Identity::of(&stat), Some(ROOT_INO), |ino| {
+            shared.new_inode(ino, &stat, Location::Root)
+        });
         Ok(DirFs {
             shared,
             inodes,

@@ -3,7 +3,7 @@
 use super::answers::remembered;
 use super::descriptors::Descriptors;
 use super::identity::Identity;
-use super::inodes::Inodes;
+
 use super::node::{DirNode, Location};
 use super::stats::count;
 use super::{DirFs, Shared};
@@ -11,19 +11,12 @@ use foliocache_sync::Arc;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd, Stat, xattr};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{
-    FileKind, HandleCharge, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, ROOT_INO,
-    S_ISGID, SlabArc, check_name,
+    FileKind, HandleCharge, Inode, OpContext, OpenFile, OpenFlags, PERMISSION_BITS, S_ISGID,
+    SlabArc, check_name,
 };
 use std::ffi::OsStr;
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
-
-/// The inode of the source itself.
-pub(super) fn make_root(shared: &Arc<Shared>, inodes: &Inodes, stat: &Stat) -> SlabArc<Inode> {
-    inodes.find_or_insert(Identity::of(stat), Some(ROOT_INO), |ino| {
-        shared.new_inode(ino, stat, Location::Root)
-    })
-}
 
 impl Shared {
     pub(super) fn new_inode(

@@ -3,24 +3,10 @@
 use super::{PREFIXES, RcuMode, SLOTS, hash_of, split};
 use crate::dcache::Dentry;
 use crate::inode::Inode;
-use crate::namei::Namei;
-use foliocache_sync::rcu;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-
-impl Namei<'_> {
-    /// Whether this thread remembers the directory of `path`: for tests, which could not see it otherwise.
-    pub fn remembers(&self, path: &OsStr) -> bool {
-        let now = self.names.now();
-        let rcu = rcu::read_lock();
-        let mode = RcuMode::new(self.names, self.credentials, now, &rcu);
-        mode.remembers(self.start, path.as_bytes())
-    }
-}
 
 impl RcuMode<'_> {
     /// Whether the way to the last name of `path` is remembered and holds.
-    fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
+    pub(crate) fn remembers(&self, start: &Dentry<Inode>, path: &[u8]) -> bool {
         let Some((prefix, _)) = split(path) else {
             return false;
         };
