@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Handle, MIB, PAGE, PATIENCE, cache, first_seed, scaled, storage, within};
+use foliocache_mm::SlabArc;
 use foliocache_sim::{Faults, Rng, StampBackend, stamp, stamped, stamped_mixed, words_around};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ const READERS: u64 = 4;
 const SPAN: usize = 32;
 
 struct Shared {
-    files: Vec<(Arc<foliocache_mm::AddressSpace>, Arc<StampBackend>)>,
+    files: Vec<(SlabArc<foliocache_mm::AddressSpace>, Arc<StampBackend>)>,
     stop: AtomicBool,
     reads: AtomicU64,
 }

@@ -206,7 +206,7 @@ fn revoke_against_unpin_against_pin_against_truncate() {
         let store = Store::new(vec![b'a'; 2 * PAGE_SIZE]);
         let file = machine.file(&store);
         let holder = |itself: bool| {
-            move |file: &Arc<AddressSpace>| {
+            move |file: &SlabArc<AddressSpace>| {
                 for _ in 0..2 {
                     let slot = Arc::new(Mutex::new(None::<FolioPin>));
                     let heard = Arc::new(Mutex::new(Vec::new()));

@@ -3,7 +3,7 @@
 use crate::common::{Store, assert_empty, file, pattern, read, write};
 use foliocache_mm::{
     AddressSpace, BackingDevInfo, BdiKind, FaultMode, Iocb, IovIter, Mm, MmConfig, PAGE_SIZE,
-    ReadaheadState, Vma, VmaAccess,
+    ReadaheadState, SlabArc, Vma, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl World {
     }
 
     /// A file all of whose pages are cached, clean and not mapped.
-    fn cached(&self, folios: Folios) -> Arc<AddressSpace> {
+    fn cached(&self, folios: Folios) -> SlabArc<AddressSpace> {
         let file = file(
             &self.bdi,
             &Store::with(&pattern(1, 0, (PAGES * PAGE) as usize)),
@@ -51,14 +51,14 @@ impl World {
         file
     }
 
-    fn end(self, file: Arc<AddressSpace>) {
+    fn end(self, file: SlabArc<AddressSpace>) {
         drop(file);
         assert_empty(&self.mm);
     }
 }
 
 /// Reads a page without reading ahead.
-fn read_page(file: &Arc<AddressSpace>, page: u64) {
+fn read_page(file: &SlabArc<AddressSpace>, page: u64) {
     let handle = ReadaheadState::new();
     handle.advise(foliocache_mm::Access::Random);
     let mut bytes = vec![0; PAGE_SIZE];
@@ -67,7 +67,7 @@ fn read_page(file: &Arc<AddressSpace>, page: u64) {
     assert_eq!(read, Ok(PAGE_SIZE));
 }
 
-fn map(file: &Arc<AddressSpace>) -> Vma {
+fn map(file: &SlabArc<AddressSpace>) -> Vma {
     file.map(0, (PAGES * PAGE) as usize, VmaAccess::ReadWrite)
         .expect("a mapping")
 }

@@ -3,7 +3,7 @@
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
     AddressSpace, FolioPin, MmError, PAGE_SIZE, PinError, PinEvent, PinMode, ReadaheadState,
-    RevokeReason, VmaAccess,
+    RevokeReason, SlabArc, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::ops::Range;
@@ -60,12 +60,12 @@ impl Holder {
     }
 }
 
-fn pin(file: &Arc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> FolioPin {
+fn pin(file: &SlabArc<AddressSpace>, bytes: Range<u64>, mode: PinMode) -> FolioPin {
     try_pin(file, bytes, mode).expect("a pin")
 }
 
 fn try_pin(
-    file: &Arc<AddressSpace>,
+    file: &SlabArc<AddressSpace>,
     bytes: Range<u64>,
     mode: PinMode,
 ) -> Result<FolioPin, PinError> {
@@ -74,7 +74,7 @@ fn try_pin(
 
 /// A holder that runs `on` at each event, after noting it.
 fn try_holder(
-    file: &Arc<AddressSpace>,
+    file: &SlabArc<AddressSpace>,
     bytes: Range<u64>,
     on: impl Fn(PinEvent, &Slot) + Send + Sync + 'static,
 ) -> Result<Holder, PinError> {
@@ -95,7 +95,7 @@ fn try_holder(
 }
 
 /// One that gives the pin up in its callback.
-fn willing(file: &Arc<AddressSpace>, bytes: Range<u64>) -> Holder {
+fn willing(file: &SlabArc<AddressSpace>, bytes: Range<u64>) -> Holder {
     try_holder(file, bytes, |event, slot| {
         if matches!(event, PinEvent::Revoke { .. }) {
             drop(slot.lock().unwrap().take());
@@ -105,7 +105,7 @@ fn willing(file: &Arc<AddressSpace>, bytes: Range<u64>) -> Holder {
 }
 
 /// One whose callback does nothing.
-fn passive(file: &Arc<AddressSpace>, bytes: Range<u64>) -> Holder {
+fn passive(file: &SlabArc<AddressSpace>, bytes: Range<u64>) -> Holder {
     try_holder(file, bytes, |_, _| ()).expect("a pin")
 }
 
@@ -278,7 +278,7 @@ fn a_callback_may_use_the_cache_and_what_it_starts_asks_nobody() {
     let file = file(&bdi, &Store::with(&pattern(1, 0, 1 << 20)));
     mm.set_pin_wait(LONG);
     let other = passive(&file, 128 * PAGE..129 * PAGE);
-    let same = Arc::clone(&file);
+    let same = file.clone();
     let cache = Arc::clone(&mm);
     let holder = try_holder(&file, 0..PAGE, move |event, slot| {
         if event == PinEvent::MayPin {

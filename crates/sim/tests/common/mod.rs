@@ -71,7 +71,7 @@ impl Handle {
     /// Another handle of the same file.
     pub fn of(mapping: &SlabArc<AddressSpace>) -> Self {
         Self {
-            mapping: Arc::clone(mapping),
+            mapping: mapping.clone(),
             ra: ReadaheadState::new(),
             wb_err: mapping.sample_wb_err(),
         }

@@ -112,7 +112,7 @@ fn run(seed: u64, faults: &Faults, cuts: u64) -> (u64, u64) {
         move || format!("{:#?}\n{}", mm.stats(), faults.trace_text(20))
     };
     let (ledger_too, backend_too) = (Arc::clone(&ledger), Arc::clone(&backend));
-    let mapping = Arc::clone(&first.mapping);
+    let mapping = first.mapping.clone();
     within(PATIENCE, state, move || {
         let (ledger, backend) = (&*ledger_too, &*backend_too);
         std::thread::scope(|scope| {
