@@ -559,7 +559,7 @@ fn simulate(seed: u64) {
             )
         })
         .collect();
-    let mappings: Vec<_> = owners.iter().map(|o| Arc::clone(o.mapping())).collect();
+    let mappings: Vec<_> = owners.iter().map(|o| o.mapping().clone()).collect();
 
     let mut threads = Vec::new();
     let operations = rng.between(4, 12) as usize;
