@@ -58,8 +58,8 @@ pub(crate) fn run(file: &File, library: &CStr) -> Result<Vec<u64>, Box<dyn Error
         let tell = tell.clone();
         let callback = move |event| _ = tell.send(event);
         let pin = match file.pin_revocable(.., PinMode::WRITE, callback) {
-            // Another operation needs the pages already.
-            Err(busy) if busy.errno() == Errno::EAGAIN => {
+            // Another operation needs the pages already, or has just cut them off.
+            Err(busy) if [Errno::EAGAIN, Errno::EINVAL].contains(&busy.errno()) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
             }

@@ -96,8 +96,8 @@ pub(crate) fn run(source: &Path, arena: &File) -> Result<Vec<u64>, Box<dyn Error
             bell.ring();
         };
         let pin = match arena.pin_revocable(.., PinMode::WRITE, callback) {
-            // Another operation needs the pages already.
-            Err(busy) if busy.errno() == Errno::EAGAIN => {
+            // Another operation needs the pages already, or has just cut them off.
+            Err(busy) if [Errno::EAGAIN, Errno::EINVAL].contains(&busy.errno()) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
             }

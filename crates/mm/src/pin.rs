@@ -53,7 +53,7 @@ use std::ops::Range;
 use crate::counters::{bump, read};
 use crate::fill::{FolioUse, Reader};
 use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, MOST_PINS, Operation, flag};
-use crate::pins::{Callback, DEVICE_WRITES};
+use crate::pins::DEVICE_WRITES;
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
@@ -192,7 +192,7 @@ impl Drop for FolioPin {
             self.folios()
                 .for_each(|folio| self.mapping.unpin(folio, self.mode));
             if self.revocable != 0 {
-                self.end_revocable();
+                self.mapping.end_revocable(self.revocable);
             }
         }
     }
@@ -249,17 +249,6 @@ impl AddressSpace {
         bytes: Range<u64>,
         mode: PinMode,
     ) -> Result<FolioPin, PinError> {
-        self.pin_as(handle, bytes, mode, None)
-    }
-
-    #[inline]
-    fn pin_as(
-        &self,
-        handle: &ReadaheadState,
-        bytes: Range<u64>,
-        mode: PinMode,
-        callback: Option<Callback>,
-    ) -> Result<FolioPin, PinError> {
         let mm: &Mm = self.mm();
         mm.check_fork()?;
         if bytes.is_empty() || bytes.end > self.size() {
@@ -272,15 +261,11 @@ impl AddressSpace {
             let pages = last.0 + 1 - PageIndex::of(bytes.start).0;
             self.bdi().balance_dirty_pages(self, pages, false)?;
         }
-        let revocable = match callback {
-            Some(callback) => self.add_revocable(&bytes, callback)?,
-            None => 0,
-        };
         let mut pin = FolioPin {
             mapping: self.share(),
             bytes: bytes.clone(),
             mode,
-            revocable,
+            revocable: 0,
             folios: SmallVec::new(),
         };
         let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
@@ -288,15 +273,12 @@ impl AddressSpace {
         while page <= last {
             page = match self.pin_folio(handle, page, &mut pin, &mut prepared) {
                 Err(PinError::TooMuch { wanted, .. })
-                    if revocable == 0 && mm.revoke_for_pin(&mut revoking, wanted) =>
+                    if mm.revoke_for_pin(&mut revoking, wanted) =>
                 {
                     page
                 }
                 done => done?,
             };
-        }
-        if revocable != 0 {
-            mm.pins.revocable.lock().complete(revocable);
         }
         Ok(pin)
     }

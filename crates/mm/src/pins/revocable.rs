@@ -24,6 +24,7 @@
 //! All of it lies under `Pins::revocable`, a leaf.
 
 use foliocache_sync::Arc;
+use foliocache_sync::thread::{self, ThreadId};
 use foliocache_sync::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -110,8 +111,8 @@ struct Entry {
     pages: Range<u64>,
     /// Whether its pages count in the share of pins.
     counts: bool,
-    /// All of it is pinned.
-    complete: bool,
+    /// The thread that is making it, until all of it is pinned.
+    maker: Option<ThreadId>,
     /// The pin was dropped.
     dropped: bool,
     /// Its callback panicked.
@@ -176,7 +177,7 @@ impl Revocables {
             file,
             pages,
             counts,
-            complete: false,
+            maker: Some(thread::current().id()),
             dropped: false,
             failed: false,
             asked: 0,
@@ -191,8 +192,14 @@ impl Revocables {
     /// All of the pin is pinned: it may be asked.
     pub(crate) fn complete(&mut self, id: u32) {
         if let Some(entry) = self.pins.get_mut(&id) {
-            entry.complete = true;
+            entry.maker = None;
         }
+    }
+
+    /// Whether this thread is making a revocable pin.
+    pub(crate) fn is_making(&self) -> bool {
+        let this = Some(thread::current().id());
+        self.pins.values().any(|entry| entry.maker == this)
     }
 
     /// The pin is counted off; its callback, if nothing is due to it.
@@ -233,7 +240,7 @@ impl Revocables {
         let found = self.pins.iter().filter(|(id, entry)| {
             entry.file == file
                 && overlap(&entry.pages, pages)
-                && entry.complete
+                && entry.maker.is_none()
                 && entry.is_revocable()
                 && !asked.contains(id)
         });
@@ -252,7 +259,7 @@ impl Revocables {
         for (&id, entry) in &self.pins {
             let pages = entry.pages.end - entry.pages.start;
             let weight = weigh(pages, entry.counts);
-            if weight > 0 && entry.complete && entry.is_revocable() && !asked.contains(&id) {
+            if weight > 0 && entry.maker.is_none() && entry.is_revocable() && !asked.contains(&id) {
                 if sum < wanted {
                     found.push(id);
                 }

@@ -2,9 +2,7 @@
 //! the file's, and what they wrote is not lost.
 //!
 //! Mutations of `pin/bar.rs` that `pins_against_truncate_against_reclaim` finds: a pin that does not look for bars,
-//! and a truncate that does not wait for short pins. Mutations of `revoke.rs` and `pins/revocable.rs` that
-//! `revoke_against_unpin_against_pin_against_truncate` finds: a holder is not told that it may pin again, and a revocable pin leaves the registry
-//! before it is counted off.
+//! and a truncate that does not wait for short pins.
 //!
 //! # Safety
 //!

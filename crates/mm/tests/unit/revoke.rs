@@ -479,6 +479,23 @@ fn reclaim_does_not_wait_for_a_callback() {
     holder.may_pin();
 }
 
+#[test]
+fn a_pin_that_is_refused_leaves_no_holder() {
+    let (mm, bdi) = storage(32);
+    let file = file(&bdi, &Store::with(&pattern(1, 0, 1 << 20)));
+    mm.set_pin_wait(LONG);
+    let alive = Arc::new(());
+    for (start, end) in [(0, 0), (9, 3), (0, MIB + 1), (u64::MAX - 1, u64::MAX)] {
+        let bytes = start..end;
+        let owned = Arc::clone(&alive);
+        let refused = try_holder(&file, bytes, move |_, _| drop(Arc::clone(&owned)));
+        let error = refused.err().expect("not in the file");
+        assert_eq!(error.errno(), Errno::EINVAL);
+    }
+    assert_eq!(Arc::strong_count(&alive), 1);
+    file.truncate(0).expect("nobody has it");
+}
+
 /// Holders that pin again whenever they may, against truncates and drops of their own accord.
 #[test]
 fn requests_and_answers_alternate_whatever_the_holder_does() {
