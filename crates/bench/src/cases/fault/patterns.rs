@@ -1,12 +1,11 @@
-//! Loops that load pages up, down and strided, from folios of several sizes, and by threads on one file and on two; a part of
+//! Loops that load pages up, down and strided, of files written in pieces of several sizes, and by threads on one file and on two; a part of
 //! [`fault`](super).
 //!
 //! # Model
 //!
 //! A *loop* is that of the case. It loads each page from the first to the last, or from the last to the first, or every
-//! 32nd page. The figure is pages that are touched a second. Ours are resolved inline, up to 2 MiB a fault, over folios of
-//! 4 KiB, 16 KiB and 2 MiB: the pieces in which the file was written make them. A load maps neighbours over folios, so their
-//! size shows in the cost of a fault, and in faults of stores, which end with their folio.
+//! 32nd page. The figure is pages that are touched a second. Ours are resolved inline, up to 2 MiB a fault, over files that
+//! were written in order in pieces of 4 KiB, 16 KiB and 4 MiB. Folios may be larger than their pieces.
 //!
 //! With two threads each maps all of its file by itself.
 
@@ -21,10 +20,10 @@ use foliocache::MappingFaults::Inline;
 /// Pages from one load of the strided loop to the next: 128 KiB.
 const STRIDE: usize = 32;
 
-const KIB_4: &str = "foliocache inline, folios of 4 KiB";
-const KIB_16: &str = "foliocache inline, folios of 16 KiB";
-const MIB_2: &str = "foliocache inline, folios of 2 MiB";
-const KIB_16_SINGLE: &str = "foliocache inline, folios of 16 KiB, 4 KiB";
+const KIB_4: &str = "foliocache inline, written by 4 KiB";
+const KIB_16: &str = "foliocache inline, written by 16 KiB";
+const MIB_2: &str = "foliocache inline, written by 4 MiB";
+const KIB_16_SINGLE: &str = "foliocache inline, written by 16 KiB, 4 KiB";
 
 /// Ours: pieces in which a file is written, and the end of the names of its ratios.
 const OURS: [(&str, usize, &str); 3] = [
@@ -141,7 +140,7 @@ fn counts(sides: &[(&'static str, Arc<LoopFile>, &str)], single: Option<Arc<Loop
     if let (Some(file), Some(large)) = (single, of_stores) {
         let stores = count(&file, Access::Store, Order::Up);
         let single = one.add("faults of stores", KIB_16_SINGLE, stores);
-        one.ratio(RatioPlan::new("faults_reduced_16k", single, large));
+        one.ratio(RatioPlan::new("faults_reduced_written_16k", single, large));
     }
     one
 }
