@@ -136,7 +136,7 @@ impl FileSystem for DirFs {
             _ => check_component(name)?,
         }
         if DirNode::of(dir)?.has_replaced_names() {
-            // What the name leads to now, whose descriptor is kept.
+            // The file that has the name now; its descriptor is kept.
             let found = self.open_name(fd.as_fd(), name)?;
             let adopted = self.adopt(dir, name, &fd::fstat(found.as_fd())?)?;
             self.shared
