@@ -29,7 +29,7 @@ const LAYERS: &[(&str, &[Layer])] = &[(
         ),
         (
             "memory",
-            &["bound", "direct_map", "frames", "nodes", "slab"],
+            &["bound", "direct_map", "frames", "nodes", "slab", "testing"],
         ),
         ("folio", &["folio"]),
         (

@@ -44,7 +44,7 @@ fn mknod(fs: &dyn FileSystem, name: &str) -> SlabArc<Inode> {
         &fs.root(),
         OsStr::new(name),
         New::Node {
-            kind: kind,
+            kind,
             mode: 0o644,
             rdev: device,
         },

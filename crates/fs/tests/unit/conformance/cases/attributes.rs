@@ -187,7 +187,7 @@ fn nodes(place: &Place<'_>) {
                 &place.dir,
                 OsStr::new(&name),
                 New::Node {
-                    kind: kind,
+                    kind,
                     mode: 0o600,
                     rdev: Device::default(),
                 },
@@ -207,7 +207,7 @@ fn nodes(place: &Place<'_>) {
         New::Node {
             kind: FileKind::CharDevice,
             mode: 0o600,
-            rdev: rdev,
+            rdev,
         },
     ) {
         Ok(made) => assert_eq!(place.fs.getattr(&made).expect("getattr").rdev, rdev),
