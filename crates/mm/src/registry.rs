@@ -17,7 +17,7 @@ pub(crate) struct MappingPages(pub(crate) Arc<Frames>);
 
 impl MetadataBound for MappingPages {
     fn charge(&self, bytes: u64) -> bool {
-        self.0.try_charge_metadata(bytes)
+        self.0.charge_metadata(bytes)
     }
 
     fn uncharge(&self, bytes: u64) {

@@ -44,9 +44,6 @@ use crate::records::{AddressSpace, BackingDevInfo};
 use crate::slab::{SharedSlab, SlabArc, SlabWeak, Slot};
 use crate::types::PAGE_SIZE;
 
-/// Times room is made for a page of the slab: others may take it.
-const ATTEMPTS: usize = 16;
-
 /// Bytes of what a file system makes for the operations of a file, about.
 const OPERATIONS: usize = 32;
 
@@ -71,16 +68,13 @@ impl BackingDevInfo {
     pub fn charge_mapping(self: &Arc<Self>) -> Result<MappingCharge, Errno> {
         let heap = MappingCharge::heap_bytes() as u64;
         let charge = MetadataCharge::before_names(&self.mm, heap, MetadataCharge::PATIENCE)?;
-        let mut slot = self.mm.mapping_slab.reserve();
-        for _ in 0..ATTEMPTS {
-            if slot.is_some() {
-                break;
+        let slot = loop {
+            if let Some(slot) = self.mm.mapping_slab.reserve() {
+                break slot;
             }
-            // Room for a page of the slab, which is given back and taken by it.
+            // Makes room for a page of the slab, and gives it back for the slab to take. Others may take it first.
             MetadataCharge::before_names(&self.mm, PAGE_SIZE as u64, MetadataCharge::PATIENCE)?;
-            slot = self.mm.mapping_slab.reserve();
-        }
-        let slot = slot.ok_or(Errno::ENOMEM)?;
+        };
         bump(&self.hit_bytes, MappingCharge::memory_bytes() as u64);
         Ok(MappingCharge(Box::new(Charged {
             bdi: Arc::clone(self),

@@ -2,6 +2,7 @@
 
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{GivenUp, Mm, PAGE_SIZE, Shrinker, VmaAccess};
+use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -97,5 +98,40 @@ fn pages_far_apart_are_written_and_read() {
     drop(names);
     file.truncate(0).unwrap();
     drop(file);
+    assert_empty(&mm);
+}
+
+/// Room that is made for an address space may be taken by names before it is used.
+#[test]
+fn files_get_their_address_spaces_while_names_take_what_there_is() {
+    let (mm, bdi) = storage(8);
+    let store = Store::with(&[]);
+    let names = Names::fill(&mm);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| names.take_what_there_is(&is_over));
+        }
+        let makers: Vec<_> = (0..6)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let make = |_| {
+                            let charge = bdi.charge_mapping()?;
+                            let file = charge.make(store.clone(), 0);
+                            Ok((charge, file))
+                        };
+                        let made: Result<Vec<_>, Errno> = (0..200).map(make).collect();
+                        assert_eq!(made.map(|made| made.len()), Ok(200));
+                    }
+                })
+            })
+            .collect();
+        for maker in makers {
+            maker.join().unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    drop(names);
     assert_empty(&mm);
 }
