@@ -47,7 +47,7 @@ use crate::types::PAGE_SIZE;
 /// Bytes of what a file system makes for the operations of a file, about.
 const OPERATIONS: usize = 32;
 
-/// What the heap takes for an allocation beside its bytes.
+/// Bytes that the heap takes for an allocation beside its own.
 const ALLOCATION: usize = 16;
 
 impl BackingDevInfo {
@@ -157,7 +157,7 @@ impl MappingCharge {
         PAGE_SIZE / SharedSlab::<AddressSpace>::PER_PAGE + Self::heap_bytes()
     }
 
-    /// What an address space takes in the heap: this charge, a place in the table of address spaces, which is half empty at worst,
+    /// Bytes of an address space in the heap: this charge, a place in the table of address spaces, which is half empty at worst,
     /// the groups of its fsyncs, and its operations, some words.
     const fn heap_bytes() -> usize {
         size_of::<Charged>()

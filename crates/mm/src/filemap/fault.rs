@@ -51,7 +51,7 @@ use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 /// Frames in bad memory that a fault reads its page again for.
 const BAD_FRAMES: u32 = 2;
 
-/// What became of a fault.
+/// How a fault ended.
 enum Mapped {
     /// All pages from the fault's on are mapped before this one.
     Until(u64),
