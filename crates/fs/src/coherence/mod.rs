@@ -137,6 +137,8 @@ pub(crate) struct Coherence {
     is_compared: bool,
     is_seen: bool,
     is_unsure: bool,
+    /// What is cached was read when `seen` was so old that a later change has another stamp.
+    is_settled: bool,
     /// The file has no other writers.
     alone: bool,
 }
@@ -344,12 +346,20 @@ impl Coherence {
     }
 
     /// As [`Coherence::answer`], for the holder of a lock, which needs certainty; the comparison changes nothing.
-    /// `may_hide` says that two states may share this token.
-    pub(crate) fn answer_under_lock(&mut self, answer: &Answer, may_hide: bool) -> Verdict {
+    /// `coarse` is for a source where two changes may have one stamp: whether this one is so old that a later change has
+    /// another. A look that was made sooner after the change says nothing of what followed it.
+    pub(crate) fn answer_under_lock(&mut self, answer: &Answer, coarse: Option<bool>) -> Verdict {
+        let known = self.known();
         // Our changes followed each other too closely for a look in between.
-        let is_out_of_sight = self.under_way == 0 && self.marks.is_none() && self.known().is_none();
-        if is_out_of_sight || may_hide {
+        let is_out_of_sight = self.under_way == 0 && self.marks.is_none() && known.is_none();
+        let is_settled = self.is_settled && known == Some(answer.token.data());
+        let holds = self.holds(answer.asked);
+        if is_out_of_sight || (coarse.is_some() && !is_settled) {
             self.doubt_data();
+        }
+        if holds {
+            // With this token what is cached is dropped now, or was since it is old.
+            self.is_settled = coarse == Some(true);
         }
         match self.holds(answer.asked) {
             true => self.judge(answer),
@@ -370,6 +380,7 @@ impl Coherence {
     }
 
     fn see(&mut self, token: Token) {
+        self.is_settled &= self.is_seen && token.data() == self.seen.data();
         (self.seen, self.is_seen) = (token, true);
     }
 

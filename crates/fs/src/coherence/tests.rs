@@ -305,7 +305,7 @@ impl World {
                 self.noted(&answer, holds);
                 return None;
             }
-            Purpose::Lock => self.machine.answer_under_lock(&answer, false),
+            Purpose::Lock => self.machine.answer_under_lock(&answer, None),
             Purpose::Compare | Purpose::Open => self.machine.answer(&answer, cached),
         };
         match verdict {
@@ -670,4 +670,39 @@ proptest! {
     fn what_we_do_alone_is_never_stale(steps in prop::collection::vec(step(), 0..60)) {
         run(&steps, true);
     }
+}
+
+#[test]
+fn a_coarse_stamp_hides_changes_until_it_was_looked_at_when_it_was_old() {
+    let mut machine = Coherence::default();
+    let token = |mtime| Token {
+        size: 8,
+        mtime,
+        ctime: mtime,
+    };
+    let write = |machine: &mut Coherence, mtime| {
+        let own = machine.begin(LocalChange::Data);
+        machine.end(&own, Some(token(mtime)), 0);
+    };
+    let look = |machine: &mut Coherence, mtime, is_old| {
+        let answer = |machine: &Coherence| Answer {
+            asked: machine.ask(None),
+            moment: None,
+            token: token(mtime),
+        };
+        let verdict = machine.answer_under_lock(&answer(machine), Some(is_old));
+        machine.took_over(&answer(machine));
+        verdict
+    };
+    write(&mut machine, 5);
+    assert_eq!(look(&mut machine, 5, false), Verdict::DataStale);
+    assert_eq!(look(&mut machine, 5, false), Verdict::DataStale);
+    // Others may have written before the stamp was old.
+    assert_eq!(look(&mut machine, 5, true), Verdict::DataStale);
+    assert_eq!(look(&mut machine, 5, true), Verdict::Valid);
+    assert_eq!(look(&mut machine, 7, true), Verdict::DataStale);
+    assert_eq!(look(&mut machine, 7, true), Verdict::DataStale);
+    assert_eq!(look(&mut machine, 7, true), Verdict::Valid);
+    write(&mut machine, 9);
+    assert_eq!(look(&mut machine, 9, true), Verdict::DataStale);
 }

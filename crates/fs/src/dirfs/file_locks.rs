@@ -15,7 +15,7 @@
 //! it, we have to write it again. So if others wrote meanwhile, ours is made durable before theirs is taken over.
 //!
 //! Most file systems stamp changes finely once a program has asked for the times (Linux 6.13). Where they do not, two changes of one clock
-//! tick look like one: then a file that was changed a moment ago counts as written by others.
+//! tick look like one: then a file counts as written by others until it was looked at when its last change was older than a tick.
 //!
 //! **Threads of this process that go on writing** neither keep a lock from being had nor hide what others wrote. A look that a
 //! write-back has overtaken is made again between two of them ([`quiet`](super::state)). If others wrote, ours is made
@@ -237,8 +237,8 @@ impl NodeOps {
         let shows = |asked| -> Result<Option<bool>, Errno> {
             let stat = ask()?;
             let answer = Answer::new(asked, None, &stat);
-            let may_hide = self.shared.may_hide_changes(nanoseconds(stat.mtime));
-            let verdict = file.coherence(|machine| machine.answer_under_lock(&answer, may_hide));
+            let coarse = self.shared.coarse_stamp(nanoseconds(stat.mtime));
+            let verdict = file.coherence(|machine| machine.answer_under_lock(&answer, coarse));
             Ok((verdict != Verdict::Unsure).then_some(verdict != Verdict::Valid))
         };
         let mut shown = shows(file.look())?;
@@ -270,8 +270,8 @@ impl NodeOps {
 }
 
 impl Shared {
-    /// Whether a change that came after one with this stamp, in nanoseconds, may have the same.
-    fn may_hide_changes(&self, stamp: i64) -> bool {
-        self.has_coarse_stamps && nanoseconds(realtime()).abs_diff(stamp) <= TICKS
+    /// Where two changes may have one stamp: whether a change from now on has another than this one, in nanoseconds.
+    fn coarse_stamp(&self, stamp: i64) -> Option<bool> {
+        (self.has_coarse_stamps).then(|| nanoseconds(realtime()).abs_diff(stamp) > TICKS)
     }
 }
