@@ -102,8 +102,7 @@ pub(crate) struct Coherence {
     opened: Moment,
     /// When it was compared with the source last, if it was.
     compared: Moment,
-    /// The last answer of the source. None while changes of ours are under way, or until the source
-    /// was asked.
+    /// The last answer of the source. None while changes of ours are under way, or before the first.
     seen: Token,
     /// The known state of the data, instead of `seen`, which may include more. None once our data
     /// goes to the source.
@@ -346,21 +345,17 @@ impl Coherence {
     }
 
     /// As [`Coherence::answer`], for the holder of a lock, which needs certainty; the comparison changes nothing.
-    /// `coarse` is for a source where two changes may have one stamp: whether this one is so old that a later change has
-    /// another. A look that was made sooner after the change says nothing of what followed it.
+    /// `coarse` is for a source where two changes may have one stamp: whether this one is so old that a later one has another.
     pub(crate) fn answer_under_lock(&mut self, answer: &Answer, coarse: Option<bool>) -> Verdict {
-        let known = self.known();
+        let (known, holds) = (self.known(), self.holds(answer.asked));
         // Our changes followed each other too closely for a look in between.
         let is_out_of_sight = self.under_way == 0 && self.marks.is_none() && known.is_none();
         let is_settled = self.is_settled && known == Some(answer.token.data());
-        let holds = self.holds(answer.asked);
         if is_out_of_sight || (coarse.is_some() && !is_settled) {
             self.doubt_data();
         }
-        if holds {
-            // With this token what is cached is dropped now, or was since it is old.
-            self.is_settled = coarse == Some(true);
-        }
+        // What is cached is dropped now, or was with this token and since it is old.
+        self.is_settled = holds && coarse == Some(true);
         match self.holds(answer.asked) {
             true => self.judge(answer),
             false if self.written => Verdict::DataStale,
