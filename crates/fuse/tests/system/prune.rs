@@ -239,8 +239,9 @@ fn inodes_remembered_by_the_kernel_stay_within_the_bound() {
     let share = LIMIT / 4 + LIMIT / 32;
     while mounted.held() > share {
         let held = mounted.held();
+        // It took 2 to 40 s on a quiet machine.
         assert!(
-            start.elapsed() < Duration::from_secs(60),
+            start.elapsed() < Duration::from_secs(180),
             "{held} of {share}"
         );
         thread::sleep(Duration::from_millis(50));
