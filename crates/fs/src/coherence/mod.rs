@@ -136,7 +136,7 @@ pub(crate) struct Coherence {
     is_compared: bool,
     is_seen: bool,
     is_unsure: bool,
-    /// What is cached was read when `seen` was so old that a later change has another stamp.
+    /// The cached data was read when `seen` was so old that a later change has another stamp.
     is_settled: bool,
     /// The file has no other writers.
     alone: bool,
@@ -354,7 +354,7 @@ impl Coherence {
         if is_out_of_sight || (coarse.is_some() && !is_settled) {
             self.doubt_data();
         }
-        // What is cached is dropped now, or was with this token and since it is old.
+        // The cached data is dropped now, or was with this token and since it is old.
         self.is_settled = holds && coarse == Some(true);
         match self.holds(answer.asked) {
             true => self.judge(answer),
