@@ -7,7 +7,6 @@
 
 mod revocable;
 
-use foliocache_sync::Mutex;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use foliocache_sync::rank::{Rank, RankedMutex};
 use std::ops::Range;
@@ -43,8 +42,6 @@ pub(crate) struct Pins {
     pub(crate) revocable: RankedMutex<Revocables>,
     /// Calls their callbacks, from the first such pin on.
     pub(crate) revoker: Worker,
-    /// Whether it was started.
-    pub(crate) has_revoker: Mutex<bool>,
 }
 
 impl Default for Pins {
@@ -58,7 +55,6 @@ impl Default for Pins {
             has_stable: AtomicBool::new(false),
             revocable: RankedMutex::new(Rank::Leaf, Revocables::default()),
             revoker: Worker::default(),
-            has_revoker: Mutex::new(false),
         }
     }
 }

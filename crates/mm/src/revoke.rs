@@ -151,17 +151,11 @@ impl Mm {
     /// # Errors
     /// The kernel refuses a thread.
     pub(crate) fn start_revoker(self: &Arc<Self>) -> Result<(), Errno> {
-        let mut has_revoker = self.pins.has_revoker.lock();
-        if !*has_revoker {
-            let round = |mm: &Self, _| {
-                mm.tell_holders();
-                None
-            };
-            let panics = self.panics();
-            (self.pins.revoker).start(NAME, None, panics, self, round)?;
-            *has_revoker = true;
-        }
-        Ok(())
+        let round = |mm: &Self, _| {
+            mm.tell_holders();
+            None
+        };
+        (self.pins.revoker).start(NAME, None, self.panics(), self, round)
     }
 
     /// Tells holders what is due to them.

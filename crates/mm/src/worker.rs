@@ -38,7 +38,7 @@ struct Requests {
 }
 
 impl Worker {
-    /// Starts the thread, which holds `owner` only while it works. `round` learns whether memory is short, and
+    /// Starts the thread, unless it runs. It holds `owner` only while it works. `round` learns whether memory is short, and
     /// says after what time the next is due unasked; the first is after `period`.
     pub(crate) fn start<T: Send + Sync + 'static>(
         &self,
@@ -48,6 +48,10 @@ impl Worker {
         owner: &Arc<T>,
         mut round: impl FnMut(&T, bool) -> Option<Duration> + Send + 'static,
     ) -> Result<(), Errno> {
+        let mut thread = self.thread.lock();
+        if thread.is_some() {
+            return Ok(());
+        }
         let (shared, owner) = (Arc::clone(&self.shared), Arc::downgrade(owner));
         let run = move || {
             while let Some(memory) = shared.wait(period) {
@@ -55,7 +59,7 @@ impl Worker {
                 period = round(&owner, memory);
             }
         };
-        *self.thread.lock() = Some(background::spawn(name, panics, run)?);
+        *thread = Some(background::spawn(name, panics, run)?);
         Ok(())
     }
 

@@ -31,8 +31,9 @@ mod limits;
 mod space;
 mod throttle;
 
+use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::{Arc, Mutex};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::Errno;
 use std::fmt;
 
@@ -78,7 +79,7 @@ impl BackingDevInfo {
         bump(&self.hit_bytes, MappingCharge::memory_bytes() as u64);
         Ok(MappingCharge(Box::new(Charged {
             bdi: Arc::clone(self),
-            slot: Mutex::new(Some(slot)),
+            slot: RankedMutex::new(Rank::Leaf, Some(slot)),
             _heap: charge,
         })))
     }
@@ -146,7 +147,7 @@ pub struct MappingCharge(Box<Charged>);
 
 struct Charged {
     bdi: Arc<BackingDevInfo>,
-    slot: Mutex<Option<Slot<AddressSpace>>>,
+    slot: RankedMutex<Option<Slot<AddressSpace>>>,
     _heap: MetadataCharge,
 }
 

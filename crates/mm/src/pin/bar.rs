@@ -11,7 +11,8 @@
 //!     other long ones, or waited for too long: EBUSY
 //! ```
 //!
-//! Holders of revocable pins are asked before the first wait, and learn at the bar's drop that they may pin again. The waiting thread holds no lock: the owner of the pins may need it to end them.
+//! Holders of revocable pins are asked before the first wait, and learn at the bar's drop that they may pin again. The
+//! waiting thread holds no lock: the owner of the pins may need it to end them.
 //!
 //! # Invariants
 //!
