@@ -73,8 +73,8 @@ impl CacheBuilder {
         ///
         /// The cache reads limits and usage of the process's memory cgroup and of its ancestors, the machine's free
         /// memory, and memory stalls (PSI), as far as the kernel reports them. When other users leave less room than
-        /// the bound, the bound shrinks in steps of a 16th, and whole blocks of memory are returned at once. Some
-        /// seconds after there is room again, it grows back step by step. So a process in a memory cgroup is not killed
+        /// the bound, the bound shrinks in steps of a 64th, and whole blocks of memory are returned at once. Some
+        /// seconds after there is room again, it grows back, a 16th each half second. So a process in a memory cgroup is not killed
         /// because of its cache, unless others take memory faster than the cache can return it. The kernel's clean page
         /// cache counts as room, because the kernel drops it on demand. [`CacheStats::pressure`](crate::CacheStats)
         /// reports each step and its reason.

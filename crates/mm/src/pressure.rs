@@ -56,7 +56,7 @@ pub struct PressureStats {
     pub effective_bytes: u64,
     /// Why it is below the configured one.
     pub source: Option<PressureSource>,
-    /// Steps by which the limit shrank, ever. A step is a 16th of the configured limit, in whole
+    /// Steps by which the limit shrank, ever. A step is a 64th of the configured limit, in whole
     /// blocks.
     pub steps_down: u64,
     /// Steps by which it grew again, ever.

@@ -4,22 +4,22 @@
 //!
 //! ```text
 //!  configured ──────────────────────────────────────────────  what the user asked for
-//!                 cap ───────────────┐        ┌───┘           whole steps of a 16th
+//!                 cap ───────────────┐        ┌───┘           whole steps of a 64th
 //!                                    └────────┘
 //!  allowed  ~~~~~~~~~~~~~~~~~~~~~~\__/~~~~~~~~~~~~~~~~~~~~~   held + least(limit − used − reserve)
 //! ```
 //!
 //! The *allowed* size does not depend on what the cache holds: each byte that it takes is a byte of room less
-//! (decision 10). Stalls say only that memory is short, not how much: each second of them takes a step of what
-//! is held.
+//! (decision 10). Stalls say only that memory is short, not how much: each second of them takes a stride (a 16th) of
+//! what is held.
 //!
 //! # Invariants
 //!
 //! 1. `floor ≤ effective ≤ configured` after each look, unless the user configured less than the floor.
 //!    The floor leaves room to work beside metadata and what cannot be reclaimed: below it all callers would get
 //!    ENOMEM, and the system would gain nothing.
-//! 2. It shrinks at once, by as many steps as are needed. It grows a step at a time, not before
-//!    [`CALM`] without pressure, and only where half a step more than that is allowed: what makes it
+//! 2. It shrinks at once, by as many steps as are needed. It grows a stride at a time, not before
+//!    [`CALM`] without pressure, and only where half a stride more than that is allowed: what makes it
 //!    grow cannot make it shrink.
 
 use foliocache_sys::pressure::{Level, LevelKind, Outside};
@@ -30,8 +30,11 @@ use crate::frames::BLOCK_SIZE;
 
 const MIB: u64 = 1 << 20;
 
-/// The part of the configured limit that is one step.
-const STEPS: u64 = 16;
+/// The part of the configured limit that is one step: what is allowed is rounded down to whole ones.
+const STEPS: u64 = 64;
+
+/// The part of it that is one stride: as far as it grows at a time, and as much as a second of stalls takes.
+const STRIDES: u64 = 16;
 
 /// Time without pressure before the cache grows again.
 pub(crate) const CALM: Duration = Duration::from_secs(3);
@@ -137,7 +140,7 @@ impl Policy {
             }
             _ if stalled => {
                 if now.saturating_sub(self.last_pressure) >= STALL_PAUSE {
-                    let less = before.min(held.bytes).saturating_sub(self.step());
+                    let less = before.min(held.bytes).saturating_sub(self.stride());
                     self.shrink(now, less, held.floor, PressureSource::Stalls);
                 }
             }
@@ -152,7 +155,7 @@ impl Policy {
 
     /// How long to wait for the next look, if the kernel does not say anything before.
     pub(crate) fn pause(&self) -> Duration {
-        let margin = self.configured / STEPS * 4;
+        let margin = self.configured / 4;
         match (self.cap, self.allowed) {
             (Some(_), _) => PAUSES[2],
             (None, Some((allowed, _))) if allowed < self.configured.saturating_add(margin) => {
@@ -163,7 +166,16 @@ impl Policy {
     }
 
     fn step(&self) -> u64 {
-        (self.configured / STEPS)
+        self.blocks_of_part(STEPS)
+    }
+
+    fn stride(&self) -> u64 {
+        self.blocks_of_part(STRIDES)
+    }
+
+    /// A part of the configured limit, in whole blocks.
+    fn blocks_of_part(&self, part: u64) -> u64 {
+        (self.configured / part)
             .next_multiple_of(BLOCK_SIZE as u64)
             .max(BLOCK_SIZE as u64)
     }
@@ -190,13 +202,18 @@ impl Policy {
         if !calm || now.saturating_sub(self.last_growth) < GROWTH_PAUSE {
             return;
         }
-        let next = (cap + self.step()).min(self.configured);
-        let enough = next + self.step() / 2;
-        if self.allowed.is_some_and(|(allowed, _)| allowed < enough) {
+        let allowed = self.allowed.map_or(u64::MAX, |(allowed, _)| allowed);
+        let room = allowed.saturating_sub(self.stride() / 2);
+        let wanted = (cap + self.stride()).min(self.configured);
+        let next = match wanted <= room {
+            true => wanted,
+            false => self.steps_in(room),
+        };
+        if next <= cap {
             return;
         }
         self.last_growth = now;
-        self.steps_up += 1;
+        self.steps_up += (next - cap).div_ceil(self.step());
         self.cap = (next < self.configured).then_some(next);
     }
 

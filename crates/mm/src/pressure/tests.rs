@@ -11,8 +11,9 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 const CONFIGURED: u64 = 256 * MIB;
-/// A step of that.
-const STEP: u64 = 16 * MIB;
+/// A step and a stride of that.
+const STEP: u64 = 4 * MIB;
+const STRIDE: u64 = 16 * MIB;
 const FLOOR: u64 = 6 * MIB;
 
 impl Pressure {
@@ -94,13 +95,13 @@ fn with_room_to_spare_nothing_happens() {
 fn a_bound_beyond_its_cgroup_is_adapted_before_memory_is_taken() {
     let (mut world, mut policy) = (World::new(200 * MIB, 10 * MIB), Policy::new(CONFIGURED));
     let limit = world.look(&mut policy);
-    assert_eq!(limit, 176 * MIB, "whole steps of what is left of 190 MiB");
+    assert_eq!(limit, 180 * MIB, "whole steps of what is left of 190 MiB");
     assert_eq!(policy.source(), Some(PressureSource::Cgroup));
     // It fills itself up to that, and is left alone.
     world.held = limit;
     world.pass(&mut policy, Duration::from_secs(60));
     assert_eq!(policy.effective(), limit);
-    assert_eq!((policy.steps_down, policy.steps_up), (5, 0));
+    assert_eq!((policy.steps_down, policy.steps_up), (19, 0));
 }
 
 #[test]
@@ -123,11 +124,22 @@ fn a_neighbour_that_grows_takes_steps_and_gives_them_back() {
     world.pass(&mut policy, CALM - Duration::from_millis(100));
     assert_eq!(policy.effective(), low);
     world.pass(&mut policy, Duration::from_millis(600));
-    assert!((low + STEP..=low + 2 * STEP).contains(&policy.effective()));
+    assert!((low + STRIDE..=low + 2 * STRIDE).contains(&policy.effective()));
     world.pass(&mut policy, Duration::from_secs(30));
     assert_eq!(policy.effective(), CONFIGURED);
     assert_eq!(policy.steps_up, policy.steps_down);
     assert_eq!(policy.source(), None);
+}
+
+#[test]
+fn it_grows_by_what_there_is_room_for_less_half_a_stride() {
+    let (mut world, mut policy) = (World::new(300 * MIB, 100 * MIB), Policy::new(CONFIGURED));
+    world.held = CONFIGURED;
+    assert_eq!(world.look(&mut policy), 188 * MIB);
+    // Room of 206 MiB: less than a stride more, and not enough for one.
+    world.others = 84 * MIB;
+    world.pass(&mut policy, Duration::from_secs(10));
+    assert_eq!(policy.effective(), 196 * MIB);
 }
 
 #[test]
@@ -137,7 +149,7 @@ fn it_does_not_swing() {
     world.pass(&mut policy, Duration::from_secs(1));
     let (limit, steps) = (policy.effective(), policy.steps_down);
     assert!(limit < CONFIGURED);
-    // A neighbour that comes and goes by less than half a step.
+    // A neighbour that comes and goes by less than half a stride.
     for round in 0..600 {
         world.others = 60 * MIB + u64::from(round % 2 == 0) * 2 * MIB;
         world.held = policy.effective();
@@ -158,7 +170,7 @@ fn the_floor_is_kept_whatever_happens() {
 }
 
 #[test]
-fn stalls_take_a_step_of_what_is_held_each_second() {
+fn stalls_take_a_stride_of_what_is_held_each_second() {
     let (mut world, mut policy) = (World::new(1 << 40, 0), Policy::new(CONFIGURED));
     world.held = 100 * MIB;
     world.pass(&mut policy, Duration::from_secs(2));
@@ -171,7 +183,7 @@ fn stalls_take_a_step_of_what_is_held_each_second() {
     assert_eq!(policy.source(), Some(PressureSource::Stalls));
     let held = world.held;
     assert!(
-        (100 * MIB - 3 * STEP..=100 * MIB - 2 * STEP).contains(&held),
+        (100 * MIB - 3 * STRIDE..=100 * MIB - 2 * STRIDE).contains(&held),
         "{held}"
     );
     // A hundredth is not.
@@ -222,7 +234,7 @@ fn a_limit_below_what_is_used_shrinks_at_once() {
     world.held = CONFIGURED;
     world.look(&mut policy);
     world.limit = 150 * MIB;
-    assert_eq!(world.look(&mut policy), 80 * MIB);
+    assert_eq!(world.look(&mut policy), 92 * MIB);
 }
 
 #[test]
@@ -230,7 +242,7 @@ fn the_user_s_limit_is_taken_at_once_as_far_as_there_is_room() {
     let (mut world, mut policy) = (World::new(300 * MIB, 10 * MIB), Policy::new(64 * MIB));
     assert_eq!(world.look(&mut policy), 64 * MIB);
     assert_eq!(policy.configure(CONFIGURED, FLOOR), CONFIGURED);
-    assert_eq!(policy.configure(512 * MIB, FLOOR), 256 * MIB);
+    assert_eq!(policy.configure(512 * MIB, FLOOR), 280 * MIB);
     assert_eq!(policy.source(), Some(PressureSource::Cgroup));
     assert_eq!(policy.configure(64 * MIB, FLOOR), 64 * MIB);
     assert_eq!(policy.source(), None);
@@ -255,7 +267,7 @@ proptest! {
             prop_assert!(limit <= left.max(FLOOR), "{} of {}", limit, left);
             world.held = limit;
         }
-        prop_assert!(policy.steps_up <= policy.steps_down + 16);
+        prop_assert!(policy.steps_up <= policy.steps_down + 64);
     }
 }
 
