@@ -4,7 +4,7 @@ use crate::common::{Disk, cache, is_alone, run_alone};
 use crate::trees::random_tree;
 use foliocache::{Credentials, Directory, Errno, FileKind, Walk, WalkEntry};
 use foliocache_sys::fd::set_open_file_limit;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -250,6 +250,77 @@ fn a_walk_in_memory_may_be_uncached() {
     let ordinary = all(dir.walk("."));
     assert_eq!(all(dir.walk(".").uncached(true)), ordinary);
     assert_eq!(ordinary.len(), 3);
+}
+
+/// Directories so deep that the walk has closed their descriptors, moved in the middle of it. What is lost is told, once for each directory
+/// that could not be opened; nothing of what took the place is shown, and all else comes once.
+#[test]
+fn a_directory_that_moves_during_a_deep_uncached_walk_is_stale() {
+    const DEPTH: usize = 90;
+    let chain = |top: &Path| {
+        let mut path = top.to_owned();
+        for _ in 0..DEPTH {
+            path.push("d");
+            fill(&path, 3);
+            fill(&path.join("e"), 1);
+        }
+    };
+    for (threads, ordered) in [(1, true), (1, false), (2, false)] {
+        for level in [1, 2, 40] {
+            let disk = Disk::new(32);
+            chain(disk.source.path());
+            let inos = |walk: Walk| -> BTreeMap<PathBuf, u64> {
+                let entries = walk.uncached(true).into_iter().map(Result::unwrap);
+                let ino = |entry: &WalkEntry| entry.metadata().unwrap().ino();
+                entries
+                    .map(|entry| (entry.path().to_owned(), ino(&entry)))
+                    .collect()
+            };
+            let all = inos(disk.dir.walk("."));
+            assert_eq!(all.len(), DEPTH * 6);
+            let walk = disk.dir.walk(".").threads(threads).ordered(ordered);
+            let mut walk = walk.uncached(true).into_iter();
+            let mut found = Vec::new();
+            // Deeper than descriptors are kept.
+            while !matches!(found.last(), Some(Ok(entry)) if WalkEntry::depth(entry) == 70) {
+                found.extend(walk.next());
+            }
+            let moved = disk.source.path().join(["d"; DEPTH][..level].join("/"));
+            let outside = tempfile::tempdir_in(disk.source.path().parent().unwrap()).unwrap();
+            fs::rename(&moved, outside.path().join("moved")).unwrap();
+            chain(moved.parent().unwrap());
+            found.extend(walk);
+            let (mut seen, mut stale) = (BTreeMap::new(), BTreeSet::new());
+            for entry in found {
+                match entry {
+                    Ok(entry) => {
+                        let ino = entry.metadata().unwrap().ino();
+                        let again = seen.insert(entry.path().to_owned(), ino);
+                        assert_eq!(again, None, "{}", entry.path().display());
+                    }
+                    Err(error) => {
+                        // Other threads look also while nothing has taken the place.
+                        let is_between = threads > 1 && error.errno() == Errno::ENOENT;
+                        assert!(is_between || error.errno() == Errno::ESTALE, "{error}");
+                        let said = error.to_string();
+                        let (_, below) = said.split_once("/./").unwrap();
+                        stale.insert(PathBuf::from(below.split_once(':').unwrap().0));
+                    }
+                }
+            }
+            let case = format!("{threads} threads, ordered {ordered}, level {level}");
+            for (path, ino) in &all {
+                let is_lost = || path.ancestors().skip(1).any(|above| stale.contains(above));
+                match seen.get(path) {
+                    Some(found) => assert_eq!(found, ino, "{case}: {}", path.display()),
+                    None => assert!(is_lost(), "{case}: {} of {stale:?}", path.display()),
+                }
+            }
+            assert!(seen.len() <= all.len(), "{case}");
+            // Other threads may have come to the end before.
+            assert!(threads > 1 || !stale.is_empty(), "{case}");
+        }
+    }
 }
 
 #[test]
