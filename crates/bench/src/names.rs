@@ -89,6 +89,13 @@ impl KernelUser {
         black_box(&testing::stat_path(self.0.as_fd(), black_box(path))?);
         Ok(())
     }
+
+    /// Opens the file at `path` to be read, and closes it.
+    #[inline]
+    pub(crate) fn open(&self, path: &CStr) -> io::Result<()> {
+        drop(testing::open_path(self.0.as_fd(), path, OFlags::RDONLY, 0)?);
+        Ok(())
+    }
 }
 
 /// One of our file systems with its names, and default settings but for the bound.
@@ -157,6 +164,13 @@ impl User {
     #[inline]
     pub(crate) fn stat(&self, path: &OsStr) -> io::Result<()> {
         black_box(&self.directory.metadata(black_box(path))?);
+        Ok(())
+    }
+
+    /// Opens the file at `path` to be read, and drops it.
+    #[inline]
+    pub(crate) fn open(&self, path: &OsStr) -> io::Result<()> {
+        drop(self.directory.open(path)?);
         Ok(())
     }
 }

@@ -50,6 +50,7 @@ const EXT4_WRITTEN: &str = "kernel, ext4, written";
 const HUGE: &str = "kernel, tmpfs huge=always";
 
 const INLINE_4K: &str = "foliocache inline, 4 KiB";
+const INLINE_16K: &str = "foliocache inline, 16 KiB";
 const INLINE_64K: &str = "foliocache inline, 64 KiB";
 const INLINE_2M: &str = "foliocache inline, 2 MiB";
 const THREAD_4K: &str = "foliocache thread, 4 KiB";
@@ -59,9 +60,10 @@ const OURS_HUGE: &str = "foliocache inline, huge pages";
 const OURS_ON_EXT4: &str = "foliocache inline, on ext4, 2 MiB";
 const UNTRACKED: &str = "foliocache, locked, untracked";
 
-/// Ours by the most bytes that a fault maps: orders 0, 4 and 9; and those without faults of ours.
-const OURS_INLINE: [(&str, Kind); 6] = [
+/// Ours by the most bytes that a fault maps: orders 0, 2 (the folios of the kernel's test of batched faults), 4 and 9; and those without faults of ours.
+const OURS_INLINE: [(&str, Kind); 7] = [
     (INLINE_4K, Kind::Around(4 << 10)),
+    (INLINE_16K, Kind::Around(16 << 10)),
     (INLINE_64K, Kind::Around(64 << 10)),
     (INLINE_2M, Kind::Around(2 << 20)),
     (UNTRACKED, Kind::Locked(Untracked)),
@@ -109,6 +111,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         "fault_vs_kernel_64k" => INLINE_64K / TMPFS, at_least(1.5);
         "fault_vs_kernel_2m" => INLINE_2M / TMPFS, at_least(2.5);
         "fault_batched_vs_single" => INLINE_64K / INLINE_4K, at_least(5.0);
+        "fault_batched_vs_single_16k" => INLINE_16K / INLINE_4K;
         "resident_vs_tmpfs_huge" => UNTRACKED / HUGE, at_least(0.95);
         "fault_huge_vs_ext4" => OURS_HUGE / EXT4, at_least(10.0);
         "fault_huge_vs_ext4_written" => OURS_HUGE / EXT4_WRITTEN;
@@ -125,6 +128,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     // How many times fewer.
     ratios! { faults;
         "faults_reduced" => INLINE_4K / INLINE_64K;
+        "faults_reduced_16k" => INLINE_4K / INLINE_16K;
         "faults_reduced_2m" => INLINE_4K / INLINE_2M;
     }
     plan.matches = vec![stores, loads, faults];

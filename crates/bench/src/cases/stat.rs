@@ -17,11 +17,13 @@
 //! gain, which is reported beside it.
 //!
 //! References: half of the threads stat while the others take references of the same name and drop them, or
-//! of another path's. That a dentry has its count on a line that no look-up reads should make these the same.
+//! of another path's. That a dentry has its count on a line that no look-up reads should make these the same. So do whole calls: the others open
+//! the file and drop it, or another one, which counts references of its inode, too.
 //! The worth of the distance is measured over a [model](crate::references) of both layouts. Only the stats are
 //! counted. Where two processors are two threads of one core they
 //! share its cache, and a line that goes to and fro between them costs next to nothing.
 
+use std::convert::Infallible;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
@@ -33,11 +35,15 @@ const NAME: &str = "stat, six components";
 const MANY: &str = "stat, six components, 20,000 paths in 1,000 directories";
 const PRIVATE: &str = "stat, six components, each its own";
 const WALK: &str = "stat, walk only, beside references";
+const OPENS: &str = "stat, six components, beside opens";
 const MODEL: &str = "stat, model of the lines read";
 const DISTURBED: &str = "stat, model of the lines read, beside references";
 
 /// Directories, and a file in the last of them.
 const PATH: &str = "usr/share/doc/packages/library-1.2.3/readme.txt";
+
+/// Another file, none of whose directories but the first two are those of [`PATH`]: the first of many.
+const OTHER: &str = "usr/share/0/0/0/file-0.txt";
 
 /// Directories at each of three levels, and files in each of the lowest: 1,000 and 20,000.
 const WIDTH: usize = 10;
@@ -94,6 +100,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         matches.extend([
             scaling(&memfs, threads, of_threads)?,
             references(threads)?,
+            opens(&memfs, &tree, threads)?,
             layouts(threads),
         ]);
     }
@@ -191,6 +198,43 @@ fn references(threads: usize) -> Result<Match, BenchError> {
     Ok(one)
 }
 
+/// Stats of a file while others open and drop it, or another one.
+fn opens(memfs: &Arc<Names>, tree: &KernelTree, threads: usize) -> Result<Match, BenchError> {
+    let mut one = Match::default();
+    for (variant, kernels, opened) in [
+        ("foliocache, of it", "kernel, of it", PATH),
+        ("foliocache, of another", "kernel, of another", OTHER),
+    ] {
+        let ours = set_up("the top of a tree", || {
+            beside(threads, |opens| {
+                let user = memfs.user("")?;
+                Ok(repeat(move || match opens {
+                    true => user.open(OsStr::new(opened)),
+                    false => user.stat(OsStr::new(PATH)),
+                }))
+            })
+        })?;
+        one.operations(OPENS, variant, ours);
+        let kernel = set_up("the top of a tree", || {
+            beside(threads, |opens| {
+                let user = KernelUser::at(tree.path())?;
+                let (path, opened) = (c_path(PATH), c_path(opened));
+                Ok(repeat(move || match opens {
+                    true => user.open(&opened),
+                    false => user.stat(&path),
+                }))
+            })
+        })?;
+        one.operations(OPENS, kernels, kernel);
+    }
+    ratios! { one;
+        "stat_beside_opens" => 0 / 2;
+        "stat_beside_opens_kernel" => 1 / 3;
+        "stat_beside_opens_vs_kernel" => 0 / 1;
+    }
+    Ok(one)
+}
+
 /// The lines that such a stat reads, with the count among them and apart; and without those references.
 fn layouts(threads: usize) -> Match {
     let (among, apart) = ("count among", "count apart");
@@ -245,16 +289,28 @@ fn beside_references<T: Referenced>(
     referenced: &Arc<T>,
     threads: usize,
 ) -> Vec<Box<dyn Worker>> {
+    let worker = |takes| match takes {
+        true => {
+            let referenced = Arc::clone(referenced);
+            Ok::<_, Infallible>(repeat(move || {
+                referenced.take_and_drop();
+                Ok(())
+            }))
+        }
+        false => Ok(walker(path)),
+    };
+    let Ok(workers) = beside(threads, worker);
+    workers
+}
+
+/// Workers that are told whether they are in the way: half of them are, and count for nothing.
+fn beside<E>(
+    threads: usize,
+    worker: impl Fn(bool) -> Result<Box<dyn Worker>, E>,
+) -> Result<Vec<Box<dyn Worker>>, E> {
     let others = threads / 2;
-    let stats = (others..threads).map(|_| walker(path));
-    let others = (0..others).map(|_| {
-        let referenced = Arc::clone(referenced);
-        let references = repeat(move || {
-            referenced.take_and_drop();
-            Ok(())
-        });
-        Box::new(Uncounted(references)) as Box<dyn Worker>
-    });
+    let stats = (others..threads).map(|_| worker(false));
+    let others = (0..others).map(|_| Ok(Box::new(Uncounted(worker(true)?)) as Box<dyn Worker>));
     stats.chain(others).collect()
 }
 

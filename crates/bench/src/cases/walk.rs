@@ -9,7 +9,7 @@
 //! | match | what it compares |
 //! |---|---|
 //! | cached | whole trees, all names in memory: a memfs and a dirfs of ours, the kernel's tmpfs |
-//! | missed | as many inodes that are not there, each looked up and inserted once: the cache under RCU, and with a first look under a lock before that |
+//! | missed | inodes that are not there, each looked up and inserted once: the cache under RCU, and with a first look before that, under one of 1,024 locks or under the only one, as the kernel's |
 //! | locks | the same, counted: locks of buckets, for each miss |
 //!
 //! Missed inodes go into a new cache of one file system each time, which all threads share, and which
@@ -35,8 +35,11 @@ const LOCKS: &str = "inodes, missed, counted";
 /// but the starting of threads.
 const LEAST: usize = 200_000;
 
-/// The most new inode caches of a pass.
+/// The most inode caches that are there at a time.
 const MOST_CACHES: usize = 16;
+
+/// The least misses of all threads that are timed: half a second's, or a pass says more about the machine than about locks.
+const LEAST_MISSES: usize = 4_000_000;
 
 /// Processors from which on locks are to cost half of the time.
 const MANY: usize = 16;
@@ -81,21 +84,27 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     }
 
     // Inodes brought into one cache by all threads: how long that takes, and the same counted.
-    let pass = |form, counted, caches| {
+    let pass = |form, counted, caches, laps| {
         let (threads, each) = (trees.threads, trees.each());
-        let misses = move || misses(threads, each, caches, form, counted).map(Outcome::plain);
+        let misses = move || misses(threads, each, caches, laps, form, counted).map(Outcome::plain);
         Work::pass(threads, counted.unit(), misses)
     };
-    let times = |form| pass(form, Counted::Nanoseconds, laps.min(MOST_CACHES));
+    let caches = laps.min(MOST_CACHES);
+    let laps = LEAST_MISSES.div_ceil(trees.all_files() * caches);
+    let times = |form| pass(form, Counted::Nanoseconds, caches, laps);
     let mut missed = Match::default();
     missed.add(MISSED, "first look under RCU", times(Form::Rcu));
     missed.add(MISSED, "first look locked", times(Form::Locked));
+    missed.add(MISSED, "first look under one lock", times(Form::OneLock));
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let target = match processors.min(trees.threads) >= MANY {
         true => Target::AtMost(0.5),
         false => Target::NotLonger,
     };
-    ratios! { missed; "walk_rcu_vs_locked" => 0 / 1, aim(target); }
+    ratios! { missed;
+        "walk_rcu_vs_locked" => 0 / 1, aim(target);
+        "walk_rcu_vs_one_lock" => 0 / 2, aim(target);
+    }
     let mut locks = Match {
         exact: true,
         ..Match::default()
@@ -105,7 +114,7 @@ pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
         ("locks, first look under RCU", Form::Rcu, Counted::Locks),
         ("locks, first look locked", Form::Locked, Counted::Locks),
     ] {
-        locks.add(LOCKS, variant, pass(form, counted, 1));
+        locks.add(LOCKS, variant, pass(form, counted, 1, 1));
     }
     ratios! { locks;
         "locks_per_miss_rcu" => 1 / 0, at_most(1.0);

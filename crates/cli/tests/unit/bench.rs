@@ -51,6 +51,7 @@ fn a_walk_of_small_trees() {
             "walk_cached_dirfs_vs_kernel",
             "walk_cached_vs_kernel",
             "walk_rcu_vs_locked",
+            "walk_rcu_vs_one_lock",
         ]
     );
     assert_eq!(ratios["locks_per_miss_rcu"]["max"], 1.0);

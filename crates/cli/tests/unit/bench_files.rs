@@ -559,6 +559,7 @@ fn page_faults() {
         others,
         [
             "fault_batched_vs_single",
+            "fault_batched_vs_single_16k",
             "fault_down_vs_kernel_16k",
             "fault_down_vs_kernel_2m",
             "fault_down_vs_kernel_4k",
@@ -582,6 +583,7 @@ fn page_faults() {
             "fault_vs_kernel_2m",
             "fault_vs_kernel_64k",
             "faults_reduced",
+            "faults_reduced_16k",
             "faults_reduced_2m",
             "faults_reduced_written_16k",
             "load_faults_down_vs_up_16k",
