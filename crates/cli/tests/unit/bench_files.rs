@@ -518,8 +518,13 @@ fn pins() {
     assert_eq!(
         ratios(&json),
         [
+            "pin_counted_128k_vs_none",
+            "pin_counted_threads_vs_none",
             "pin_counted_vs_none",
             "pin_isolated_vs_none",
+            "pin_kept_vs_none",
+            "pin_over_64_vs_none",
+            "pin_p50_counted_vs_none",
             "pin_p99_counted_vs_none",
             "pin_vs_reference",
             "pin_write_vs_reference",
