@@ -277,6 +277,11 @@ impl RatioPlan {
         self
     }
 
+    /// Of the medians of the time that an operation takes.
+    pub(crate) fn of_p50(self) -> Self {
+        self.of_figure(Figure::P50)
+    }
+
     /// Of their 99th percentiles.
     pub(crate) fn of_p99(self) -> Self {
         self.of_figure(Figure::P99)
@@ -314,7 +319,9 @@ impl RatioPlan {
 pub(crate) enum Figure {
     /// The figure of the row.
     Value,
-    /// The 99th percentile of the time that an operation takes.
+    /// The median of the time that an operation takes.
+    P50,
+    /// The 99th percentile of it.
     P99,
     /// Processor seconds of the process for each byte.
     Cpu,
@@ -327,6 +334,7 @@ impl Figure {
     pub(crate) fn of(self, outcome: &Outcome) -> f64 {
         match self {
             Self::Value => outcome.value,
+            Self::P50 => outcome.latency.map_or(f64::NAN, |latency| latency.p50),
             Self::P99 => outcome.latency.map_or(f64::NAN, |latency| latency.p99),
             Self::Cpu => {
                 (outcome.cost).map_or(f64::NAN, |(cost, bytes)| cost.process / bytes as f64)

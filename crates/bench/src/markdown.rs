@@ -125,6 +125,7 @@ impl Report {
         };
         let figure = match plan.figure {
             Figure::Value => "",
+            Figure::P50 => "median of the time: ",
             Figure::P99 => "99th percentile of the time: ",
             Figure::Cpu => "processor time for each byte: ",
             Figure::Flatness => "slowest interval over the median one: ",

@@ -16,8 +16,11 @@
 //!
 //! A folio is dirty from the moment that it is pinned for a device's writes, since the device may write at any time. So an
 //! unpin has nothing to mark, and need not wait. It is the pin that waits for its share of the dirty limits, as a write of
-//! the same bytes does. Pages that a device may write are not counted in the dirty limits, since no writeback makes them
-//! fewer: they are counted as pinned.
+//! the same bytes does, unless they are dirty already. It asks no store for room. Pages that a device may write are not
+//! counted in the dirty limits, since no writeback makes them fewer: they are counted as pinned.
+//!
+//! A pin for a device's reads counts as a read, and one for its writes as a write: it is no hit. In both modes a folio that is in
+//! use already costs the window of readahead nothing.
 //!
 //! A long pin should fix little memory beside its own. So a large folio is split first, and a small one moves to a block
 //! with other long pins, both if that can be done at once.
@@ -52,7 +55,9 @@ use std::ops::Range;
 
 use crate::counters::{bump, read};
 use crate::fill::{FolioUse, Reader};
-use crate::folio::{Folio, FolioId, Hold, HoldCounts, LockedFolio, MOST_PINS, Operation, flag};
+use crate::folio::{
+    Folio, FolioId, Hold, HoldCounts, LockedFolio, MOST_PINS, Operation, flag, grains,
+};
 use crate::pins::DEVICE_WRITES;
 use crate::prepared::Prepared;
 use crate::readahead::ReadaheadState;
@@ -214,10 +219,31 @@ enum Refused {
     TooMany,
 }
 
+/// The part of `pages` that lies in a folio which has the first of them, as bytes of the folio.
+fn part_of(locked: &LockedFolio<'_>, pages: &Range<PageIndex>) -> Range<usize> {
+    let offset = |page: PageIndex| locked.identity().offset(page.pos());
+    offset(pages.start)..offset(pages.end.min(locked.end()))
+}
+
 /// Whether a folio that has the first of `pages` has all of them that lie in it.
 fn has_pages(locked: &LockedFolio<'_>, pages: &Range<PageIndex>) -> bool {
-    let offset = |page: PageIndex| locked.identity().offset(page.pos());
-    locked.has_grains(offset(pages.start)..offset(pages.end.min(locked.end())))
+    locked.has_grains(part_of(locked, pages))
+}
+
+/// Whether such a folio has all of `pages`, and they are dirty.
+fn are_dirty(locked: &LockedFolio<'_>, pages: &Range<PageIndex>) -> bool {
+    let touched = grains::touched(locked.order(), part_of(locked, pages));
+    pages.end <= locked.end()
+        && locked.dirty_grains() & touched == touched
+        && !foliocache_sync::planted!(dirty_pages_paid_for_again)
+}
+
+/// Memory and room in the limits that a pin needs on its way.
+#[derive(Default)]
+struct Needs<'a> {
+    prepared: Option<Prepared<'a>>,
+    /// Pages that a device may write and that were not waited for in the dirty limits.
+    unpaid: u64,
 }
 
 /// The number that a pin adds to [`Pins::pages`](crate::pins::Pins::pages), and later takes off, for a folio of so many pages that
@@ -235,9 +261,9 @@ impl AddressSpace {
     /// result is dropped. A pin holds whole folios, of 2 MiB at most; one for long splits those that go beyond its range
     /// where it can.
     ///
-    /// Blocks for I/O and memory; for a device's writes also as a write of so many bytes does for the dirty limits, and
-    /// for writeback of the range that is under way. Counts as memory that cannot be reclaimed; the pages of a memory
-    /// file system are counted as such already.
+    /// Blocks for I/O and memory; for a device's writes to pages that are not dirty also as a write of so many bytes does for
+    /// the dirty limits, and for writeback of the range that is under way. Counts as memory that cannot be reclaimed; the
+    /// pages of a memory file system are counted as such already.
     ///
     /// # Errors
     /// See [`PinError`]; `EINVAL` for no bytes, or bytes beyond the end of the file; those of the store; the
@@ -255,11 +281,11 @@ impl AddressSpace {
             return Err(Errno::EINVAL.into());
         }
         let last = PageIndex::of(bytes.end - 1);
+        let mut needs = Needs::default();
         if mode.device_writes && !self.bdi().is_memory() {
             mm.ready_stable()?;
             self.bdi().check_failed_cap()?;
-            let pages = last.0 + 1 - PageIndex::of(bytes.start).0;
-            self.bdi().balance_dirty_pages(self, pages, false)?;
+            needs.unpaid = last.0 + 1 - PageIndex::of(bytes.start).0;
         }
         let mut pin = FolioPin {
             mapping: self.share(),
@@ -268,10 +294,9 @@ impl AddressSpace {
             revocable: 0,
             folios: SmallVec::new(),
         };
-        let (mut page, mut prepared) = (PageIndex::of(bytes.start), None);
-        let mut revoking = None;
+        let (mut page, mut revoking) = (PageIndex::of(bytes.start), None);
         while page <= last {
-            page = match self.pin_folio(handle, page, &mut pin, &mut prepared) {
+            page = match self.pin_folio(handle, page, &mut pin, &mut needs) {
                 Err(PinError::TooMuch { wanted, .. })
                     if mm.revoke_for_pin(&mut revoking, wanted) =>
                 {
@@ -289,10 +314,18 @@ impl AddressSpace {
         handle: &ReadaheadState,
         page: PageIndex,
         pin: &mut FolioPin,
-        prepared: &mut Option<Prepared<'a>>,
+        needs: &mut Needs<'a>,
     ) -> Result<PageIndex, PinError> {
         let asked = page..PageIndex(pages_for(pin.bytes.end));
-        let (mut locked, behind) = match self.lock_folio(page) {
+        let found = self.lock_folio(page);
+        if needs.unpaid > 0 && !found.as_ref().is_some_and(|it| are_dirty(it, &asked)) {
+            // Before anything is pinned: either the first folio has all pages, and they are dirty, or all are paid for here.
+            drop(found);
+            let unpaid = std::mem::take(&mut needs.unpaid);
+            self.bdi().wait_for_share(self, unpaid, false)?;
+            return Ok(page);
+        }
+        let (mut locked, behind) = match found {
             Some(locked) if has_pages(&locked, &asked) => (locked, None),
             incomplete => {
                 drop(incomplete);
@@ -305,13 +338,13 @@ impl AddressSpace {
         }
         // It is to keep its frames, and the program may write to them.
         if locked.hold_counts().is_viewed() {
-            match self.without_views(locked, page, false, prepared)? {
+            match self.without_views(locked, page, false, &mut needs.prepared)? {
                 Some(unviewed) => locked = unviewed,
                 None => return Ok(page),
             }
         }
         // No memory is held over the waits below.
-        *prepared = None;
+        needs.prepared = None;
         let seen = locked.state.load();
         if pin.mode.device_writes
             && seen.has(flag::WRITEBACK)
@@ -334,22 +367,34 @@ impl AddressSpace {
             self.mm().move_for_pin(&locked);
         }
         let seen = locked.state.load();
-        if !foliocache_sync::planted!(pin_no_use_of_an_uncached_folio) {
-            self.keep_used(&locked, seen);
-        }
         let (end, order) = (locked.end(), locked.order());
         let from = pin.bytes.start.max(page.pos());
         let bytes = from..pin.bytes.end.min(end.pos());
-        let (kind, first_use) = FolioUse::mark(handle, &locked, &bytes, (behind.is_some(), 0));
-        self.count_use(kind, from, 1);
+        let (mut kind, mut first_use) = (FolioUse::Again, false);
+        let in_use = behind.is_none() && seen.is_in_use();
+        if !in_use {
+            if !foliocache_sync::planted!(pin_no_use_of_an_uncached_folio) {
+                self.keep_used(&locked, seen);
+            }
+            (kind, first_use) = FolioUse::mark(handle, &locked, &bytes, (behind.is_some(), 0));
+        }
+        if !pin.mode.device_writes || foliocache_sync::planted!(pin_for_writes_is_a_hit) {
+            self.count_use(kind, from, (bytes.end - from) as usize);
+        }
+        needs.unpaid = 0;
         let mut done = self.pin_locked(&locked, pin);
         if matches!(done, Err(Refused::TooMuch)) && self.mm().move_for_pin(&locked) {
             // It may have been its block that is too much.
             done = self.pin_locked(&locked, pin);
         }
         drop(locked);
-        done.map_err(|refused| self.refusal(refused, order))?;
-        handle.note_read(bytes);
+        let newly_dirty = done.map_err(|refused| self.refusal(refused, order))?;
+        if newly_dirty > 0 {
+            self.bdi().note_pinned(self, newly_dirty);
+        }
+        if !in_use {
+            handle.note_read(bytes);
+        }
         if first_use {
             self.used_readahead(handle, page, order, false);
         }
@@ -379,8 +424,8 @@ impl AddressSpace {
         }
     }
 
-    /// Adds a pin to a locked folio, and the folio to the list of `pin`.
-    fn pin_locked(&self, locked: &LockedFolio<'_>, pin: &mut FolioPin) -> Result<(), Refused> {
+    /// Adds a pin to a locked folio, and the folio to the list of `pin`. Returns the pages that became dirty.
+    fn pin_locked(&self, locked: &LockedFolio<'_>, pin: &mut FolioPin) -> Result<u64, Refused> {
         let mm: &Mm = self.mm();
         let pages = locked.index().0..locked.end().0;
         let barred = || mm.pins.is_barred(self.id(), &pages);
@@ -399,16 +444,18 @@ impl AddressSpace {
             self.unpin(locked, pin.mode);
             return Err(refused);
         }
+        let mut newly_dirty = 0;
         if pin.mode.device_writes && !foliocache_sync::planted!(pinned_without_dirtying) {
             let part = |page: u64| (page.clamp(pages.start, pages.end) - pages.start) << PAGE_SHIFT;
             let first = part(PageIndex::of(pin.bytes.start).0) as usize;
-            self.mark_dirty(locked, first..part(pages_for(pin.bytes.end)) as usize);
+            let end = part(pages_for(pin.bytes.end)) as usize;
+            newly_dirty = self.mark_dirty(locked, first..end);
         }
         if foliocache_sync::planted!(pinned_off_the_queues) {
             mm.lru.lock().remove(&mm.folios, locked.folio());
         }
         pin.folios.push(mm.folios.id(locked.folio()));
-        Ok(())
+        Ok(newly_dirty)
     }
 
     /// Why a folio of `order` got no pin, for the caller. Context: no lock held.
@@ -549,6 +596,8 @@ impl Mm {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::iocb::Iocb;
+    use crate::iov::IovIter;
     use crate::records::{BackingDevInfo, BdiKind, MmConfig};
     use crate::test_store::Sink;
     use foliocache_sync::Arc;
@@ -584,5 +633,64 @@ mod tests {
             drop(queues);
             ended.expect("pins that wait for no lock of the queues");
         });
+    }
+
+    /// A file of so many pages whose flusher writes nothing.
+    fn unwritten(pages: u64) -> SlabArc<AddressSpace> {
+        let mut config = MmConfig::new(64 << 20);
+        config.external_pressure = false;
+        config.dirty_percent = 1;
+        let mm = Mm::new(config).unwrap();
+        let bdi = BackingDevInfo::new(&mm, "test", BdiKind::Storage).unwrap();
+        bdi.stop();
+        AddressSpace::new(&bdi, Arc::new(Sink::default()), pages << PAGE_SHIFT)
+    }
+
+    #[test]
+    fn a_pin_of_dirty_pages_waits_for_no_dirty_limit() {
+        let file = unwritten(1 << 16);
+        let handle = ReadaheadState::new();
+        let write = |page: u64| {
+            let mut at = Iocb::at(page << PAGE_SHIFT);
+            file.write(&mut at, &mut IovIter::source(&[1; 4096]))
+                .unwrap();
+            // Writers pause from here on.
+            file.bdi().check_dirty_pages(&file, false).is_err()
+        };
+        let last = (0..1 << 16).find(|&page| write(page)).expect("a limit");
+        // Whether it was charged.
+        let pays = |pages: Range<u64>| {
+            // Relaxed: one thread.
+            let paid_until = || file.dirty_paid_until.load(Ordering::Relaxed);
+            let before = paid_until();
+            let bytes = pages.start << PAGE_SHIFT..pages.end << PAGE_SHIFT;
+            drop(file.pin(&handle, bytes, PinMode::WRITE).unwrap());
+            paid_until() != before
+        };
+        for page in 0..10 {
+            assert!(!pays(page..page + 1), "{page}");
+        }
+        assert!(pays(last + 20..last + 21), "it was clean");
+        assert!(!pays(last + 20..last + 21), "it is dirty");
+        assert!(pays(last..last + 11), "part of it was clean");
+        file.bdi().discard_all();
+    }
+
+    #[test]
+    fn a_pin_counts_as_a_read_of_its_pages_or_as_a_write() {
+        const PAGES: u64 = 8;
+        let file = unwritten(PAGES);
+        let handle = ReadaheadState::new();
+        let all = 0..PAGES << PAGE_SHIFT;
+        let hits = |mode| {
+            let before = file.stats().hit_pages;
+            drop(file.pin(&handle, all.clone(), mode).unwrap());
+            file.stats().hit_pages - before
+        };
+        // They are brought in, and used.
+        hits(PinMode::READ);
+        hits(PinMode::READ);
+        assert_eq!((hits(PinMode::READ), hits(PinMode::WRITE)), (PAGES, 0));
+        file.bdi().discard_all();
     }
 }

@@ -5,9 +5,10 @@
 //! tests one has to find the bug. tidy checks that the list is complete and that the tests are there.
 
 use super::bug::{Bug, bug};
+use super::list_above::ABOVE;
 use super::list_fs::FS;
 use crate::setup::Need;
-use crate::tiers::Tier::{Model, System, Unit};
+use crate::tiers::Tier::{Model, Unit};
 
 /// All of them, from the bottom up.
 pub(crate) const BUGS: &[Bug] = &joined::<{ BELOW.len() + FS.len() + ABOVE.len() }>();
@@ -342,9 +343,44 @@ const BELOW: &[Bug] = &[
     bug(
         "mm",
         "each_pin_asks_for_room",
-        "a pin, and a write once more, asks a store that is nearly full for its room",
+        "a pin asks a store for its room",
         Unit,
-        &["mm::unit::space::pins_ask_no_store_for_room_and_a_write_asks_once"],
+        &["mm::unit::space::a_pin_asks_no_store_for_room"],
+    ),
+    bug(
+        "mm",
+        "each_write_asks_for_room",
+        "each write asks a store that is nearly full for its room",
+        Unit,
+        &["mm::unit::space::writes_beside_a_nearly_full_store_share_one_answer"],
+    ),
+    bug(
+        "mm",
+        "pins_take_no_room",
+        "a write is granted room that a pin has used",
+        Unit,
+        &["mm::unit::space::what_pins_dirty_is_not_granted_to_writes"],
+    ),
+    bug(
+        "mm",
+        "late_answer_granted",
+        "room is granted by a look that another one came after",
+        Unit,
+        &["mm::lib::dirty::space::tests::only_the_last_that_closed_a_grant_opens_it"],
+    ),
+    bug(
+        "mm",
+        "dirty_pages_paid_for_again",
+        "a pin of dirty pages waits for the dirty limits",
+        Unit,
+        &["mm::lib::pin::tests::a_pin_of_dirty_pages_waits_for_no_dirty_limit"],
+    ),
+    bug(
+        "mm",
+        "pin_for_writes_is_a_hit",
+        "a pin for a device's writes counts as a read",
+        Unit,
+        &["mm::lib::pin::tests::a_pin_counts_as_a_read_of_its_pages_or_as_a_write"],
     ),
     bug(
         "mm",
@@ -507,68 +543,10 @@ const BELOW: &[Bug] = &[
     ),
 ];
 
-/// Those of the crates above fs.
-const ABOVE: &[Bug] = &[
-    // foliocache
-    bug(
-        "foliocache",
-        "exit_without_writing_back",
-        "the exit of the process writes nothing back",
-        Unit,
-        &["foliocache::unit::exit::a_cache_that_asked_for_it_is_written_back_by_exit"],
-    ),
-    bug(
-        "foliocache",
-        "one_directory_not_synced",
-        "Cache::sync leaves out the first directory",
-        Unit,
-        &["foliocache::unit::caches::sync_makes_everything_durable"],
-    ),
-    // fuse
-    bug(
-        "fuse",
-        "forgotten_too_early",
-        "a node goes one look-up before the kernel forgets it",
-        Unit,
-        &[
-            "fuse::lib::tests::a_node_looked_up_during_a_forget_request_lives_until_its_count_is_zero",
-        ],
-    ),
-    bug(
-        "fuse",
-        "listings_overtake_look_ups",
-        "the kernel believes a listing that is older than a look-up",
-        Unit,
-        &["fuse::lib::linking::tests::kernel::no_program_sees_an_older_file_after_a_newer_one"],
-    ),
-    bug(
-        "fuse",
-        "older_attributes_stay",
-        "of two answers with attributes the kernel believes the older one",
-        Unit,
-        &["fuse::lib::answers::tests::kernel::no_program_sees_older_attributes_after_newer_ones"],
-    ),
-    bug(
-        "fuse",
-        "kernel_not_told_of_a_name",
-        "the kernel is not told of names changed by others",
-        System,
-        &["fuse::system::news::a_change_from_outside_is_seen_within_50_ms"],
-    )
-    .needs(&[Need::Root, Need::Fuse]),
-    bug(
-        "fuse",
-        "kernel_told_of_another_inode",
-        "the kernel is told of the wrong inode",
-        System,
-        &["fuse::system::news::a_change_from_outside_is_seen_within_50_ms"],
-    )
-    .needs(&[Need::Root, Need::Fuse]),
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tiers::Tier::System;
 
     #[test]
     fn tiers_are_those_of_the_tests() {

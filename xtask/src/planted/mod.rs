@@ -18,6 +18,7 @@
 mod bug;
 mod build;
 mod list;
+mod list_above;
 mod list_fs;
 
 use std::cmp::Reverse;

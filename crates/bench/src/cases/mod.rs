@@ -131,9 +131,9 @@ static CASES: [Case; 19] = [
     Case { name: "fault", takes: [75, 480], uses: Uses::FILES.and(Uses::THREADS), plan: fault::plan,
         sizes: [Size::new(4, 0.2).mib(64), Size::new(10, 1.0).mib(256)],
         about: "page faults of mapped files: page_fault3, and random reads of a file four times the memory" },
-    Case { name: "pin", takes: [20, 180], uses: Uses::FILES, plan: pin::plan,
+    Case { name: "pin", takes: [40, 400], uses: Uses::FILES, plan: pin::plan,
         sizes: [Size::new(4, 0.3).mib(16), Size::new(16, 1.0).mib(256)],
-        about: "direct reads of 4 KiB, 64 in flight, into pinned folios; one pin and unpin" },
+        about: "direct reads of 4 and 128 KiB into pinned folios, by one thread and by two; one pin and unpin" },
 ];
 
 /// All cases.

@@ -66,9 +66,10 @@ fn without_cgroups() -> bool {
 /// Runs a case in `folder`; None where memory cgroups are missing and it said so.
 fn report(case: &str, folder: &Folder, arguments: &[&str]) -> Option<Value> {
     let dir = folder.0.to_str().unwrap();
-    // In less, the kernel's buffered writer is killed where others keep the disk busy.
+    // In less, the kernel's buffered writer is killed where others keep the disk busy, and folios are smaller than
+    // requests of `pin`.
     let memory = match case {
-        "fault" | "stream" => "16M",
+        "fault" | "stream" | "pin" => "16M",
         _ => "8M",
     };
     let common = ["--quick", "--json", "--memory", memory, "--samples", "2"];
@@ -518,8 +519,13 @@ fn pins() {
     assert_eq!(
         ratios(&json),
         [
+            "pin_counted_128k_vs_none",
+            "pin_counted_threads_vs_none",
             "pin_counted_vs_none",
             "pin_isolated_vs_none",
+            "pin_kept_vs_none",
+            "pin_over_64_vs_none",
+            "pin_p50_counted_vs_none",
             "pin_p99_counted_vs_none",
             "pin_vs_reference",
             "pin_write_vs_reference",

@@ -70,22 +70,35 @@ impl BackingDevInfo {
         turn(self.throttle.meter.lock().write_speed())
     }
 
-    /// Lets a writer that just dirtied `pages` pages of a file, `uncached` or not, wait its share, batch by batch.
+    /// Lets a writer that just dirtied `pages` pages of a file, `uncached` or not, wait its share. Asks the store for its room
+    /// where that is due.
     ///
-    /// Context: sleeps; the caller may hold `i_rwsem`, no lock that writeback takes.
-    ///
-    /// # Errors
-    /// The stored error of the file system when failed pages passed their cap.
+    /// Context, errors: as [`BackingDevInfo::wait_for_share`].
     pub(crate) fn balance_dirty_pages(
         &self,
         mapping: &AddressSpace,
         pages: u64,
         uncached: bool,
     ) -> Result<(), Errno> {
-        let mut left = if self.is_memory() { 0 } else { pages };
-        if left > 0 {
+        if pages > 0 {
             self.note_dirtied(mapping);
         }
+        self.wait_for_share(mapping, pages, uncached)
+    }
+
+    /// Lets a writer of `pages` pages of a file, `uncached` or not, wait its share, batch by batch.
+    ///
+    /// Context: sleeps; the caller may hold `i_rwsem`, no lock that writeback takes.
+    ///
+    /// # Errors
+    /// The stored error of the file system when failed pages passed their cap.
+    pub(crate) fn wait_for_share(
+        &self,
+        mapping: &AddressSpace,
+        pages: u64,
+        uncached: bool,
+    ) -> Result<(), Errno> {
+        let mut left = if self.is_memory() { 0 } else { pages };
         while left > 0 {
             let batch = left.min(self.dirty_batch());
             left -= batch;

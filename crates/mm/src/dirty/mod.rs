@@ -32,7 +32,7 @@ pub(crate) use list::{DirtyFile, DirtyFiles, Listed, NOT_DIRTY};
 pub(crate) use pass::WritebackState;
 pub(crate) use queued::{Closed, ClosedFile, Handed, HandedFile};
 pub(crate) use rewrites::Rewrites;
-pub(crate) use space::{Space, UNASKED, UnaskedWrite, says_full};
+pub(crate) use space::{GRANT_TIME, Space, UNASKED, UnaskedWrite, says_full};
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;
 pub(crate) use throttle::{LONGEST_BATCH, SHORTEST_TURN, Throttle, flush_due, turn};

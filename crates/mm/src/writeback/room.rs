@@ -3,15 +3,15 @@
 //! # Memory ordering
 //!
 //! `reserved` goes down with Release, after its bytes were counted as dirty, and up with Acquire, before the counts are
-//! read: bytes are seen in one of both.
+//! read: bytes are seen in one of both. A grant is closed before `reserved` is read, see `dirty/space.rs`.
 
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::time::{Duration, sleep};
+use foliocache_sync::time::{Duration, monotonic_ns, sleep};
 use foliocache_sys::Errno;
 use std::ops::Range;
 
 use crate::counters::Count;
-use crate::dirty::{UNASKED, says_full};
+use crate::dirty::{GRANT_TIME, UNASKED, says_full};
 use crate::records::{AddressSpace, BackingDevInfo};
 use crate::types::{PAGE_SIZE, PageIndex, pages_for};
 
@@ -34,7 +34,12 @@ impl Drop for ReservedSpace<'_> {
 
 /// Room that the store needs for so many bytes.
 fn with_metadata(bytes: u64) -> u64 {
-    bytes + bytes / 64 + FOR_METADATA
+    of_grant(bytes) + FOR_METADATA
+}
+
+/// Room that a write takes from a grant, which leaves [`FOR_METADATA`] out.
+fn of_grant(bytes: u64) -> u64 {
+    bytes + bytes / 64
 }
 
 /// Room that is left to the store for what it notes about the data.
@@ -49,16 +54,30 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 impl BackingDevInfo {
     fn try_reserve_space(&self, mapping: &AddressSpace, bytes: u64) -> Option<ReservedSpace<'_>> {
         // Added before the look: of two that share the room one sees the other.
-        let others = self.space.reserved.fetch_add(bytes, Ordering::Acquire);
+        let before = self.space.reserved.fetch_add(bytes, Ordering::Acquire);
         let reserved = ReservedSpace { bdi: self, bytes };
+        let asks = before >= CLOSED || foliocache_sync::planted!(each_write_asks_for_room);
+        if !asks && self.space.grant.take(of_grant(bytes), monotonic_ns) {
+            return Some(reserved);
+        }
         let (ample, mut unasked) = (!self.is_scarce(), self.nr_unasked());
-        let left = self.look_at_space(mapping)?;
+        let closed = self.space.grant.close();
+        // Also those that took from the grant in between: they look no more.
+        let others = self.space.reserved.load(Ordering::Acquire) - bytes;
+        let left = self.look_again(mapping)?;
         if ample {
             // Some may have begun before this look made room scarce.
             unasked += self.nr_unasked();
         }
-        let fits = left >= others + unasked * UNASKED + with_metadata(bytes);
-        (fits && self.full().is_none()).then_some(reserved)
+        let kept = others + unasked * UNASKED + with_metadata(bytes);
+        if left < kept || self.full().is_some() {
+            return None;
+        }
+        if unasked == 0 && self.is_scarce() {
+            let until = monotonic_ns() + GRANT_TIME.as_nanos() as u64;
+            self.space.grant.open(closed, (left - kept) / 2, until);
+        }
+        Some(reserved)
     }
 
     /// As [`AddressSpace::reserve_space`], where there is no room as it seems.

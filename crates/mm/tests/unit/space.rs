@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
 use foliocache_mm::{
@@ -24,8 +24,8 @@ struct Disk {
     quota: Option<u64>,
     allocates: bool,
     allocations: AtomicU64,
-    /// How often it was asked for its room.
-    asked: AtomicU64,
+    /// The threads that asked it for its room, once for each question.
+    asked: Mutex<Vec<thread::ThreadId>>,
 }
 
 impl Disk {
@@ -111,7 +111,7 @@ impl AddressSpaceOperations for Store {
     }
 
     fn free_space(&self) -> Option<u64> {
-        self.disk.asked.fetch_add(1, Ordering::Relaxed);
+        (self.disk.asked.lock().unwrap()).push(thread::current().id());
         let used = self.disk.used.load(Ordering::Relaxed);
         Some((self.disk.pages - used) * PAGE)
     }
@@ -220,28 +220,104 @@ fn a_write_that_the_store_has_no_room_for_is_refused() {
     }
 }
 
+/// How often this thread asks the disk for its room, and whether another one did.
+fn asked(disk: &Disk, act: impl FnOnce()) -> (usize, bool) {
+    disk.asked.lock().unwrap().clear();
+    act();
+    let asked = disk.asked.lock().unwrap();
+    let mine = asked.iter().filter(|&&by| by == thread::current().id());
+    let mine = mine.count();
+    (mine, asked.len() > mine)
+}
+
+/// With little room, with so much that it becomes little meanwhile, and with plenty.
 #[test]
-fn pins_ask_no_store_for_room_and_a_write_asks_once() {
-    const TIMES: u64 = 100;
+fn a_pin_asks_no_store_for_room() {
+    const PINS: u64 = 600;
+    for (mib, first) in [(20, true), (66, false), (66, true), (1000, true)] {
+        let bed = Bed::of_mib(mib);
+        let file = bed.file_of(8 * MIB, |_| ());
+        if first {
+            write(&file, 0, PAGE).unwrap();
+        }
+        let handle = ReadaheadState::new();
+        let mut looked = false;
+        let (mine, by_others) = asked(&bed.disk, || {
+            for n in 0..PINS {
+                let page = n * PAGE..(n + 1) * PAGE;
+                drop(file.pin(&handle, page, PinMode::WRITE).expect("a pin"));
+            }
+            // The flusher asks, where it is due.
+            let start = Instant::now();
+            while mib == 66 && !looked && start.elapsed() < Duration::from_secs(10) {
+                thread::sleep(Duration::from_millis(1));
+                looked = !bed.disk.asked.lock().unwrap().is_empty();
+            }
+        });
+        assert_eq!(mine, 0, "{mib} MiB");
+        assert_eq!(looked, mib == 66 && by_others, "{mib} MiB");
+        assert!(mib != 66 || looked);
+        bed.end(&[file]);
+    }
+}
+
+#[test]
+fn writes_beside_a_nearly_full_store_share_one_answer() {
+    const WRITES: u64 = 500;
     let bed = Bed::of_mib(20);
     let file = bed.file();
     write(&file, 0, MIB).unwrap();
-    assert!(bed.bdi.sync().is_empty());
-    // The flusher asks now and then.
-    let asked = |act: &dyn Fn(u64)| {
-        let before = bed.disk.asked.load(Ordering::Relaxed);
-        (0..TIMES).for_each(act);
-        bed.disk.asked.load(Ordering::Relaxed) - before
-    };
-    let pins = asked(&|n| {
-        let page = n * PAGE..(n + 1) * PAGE;
-        let pinned = file.pin(&ReadaheadState::new(), page, PinMode::WRITE);
-        drop(pinned.expect("a pin"));
+    let (mine, _) = asked(&bed.disk, || {
+        for n in 0..WRITES {
+            assert_eq!(write(&file, MIB + n * PAGE, PAGE), Ok(PAGE_SIZE));
+        }
     });
-    assert!(pins <= TIMES / 10, "{pins}");
-    let writes = asked(&|n| assert_eq!(write(&file, 2 * MIB + n * PAGE, PAGE), Ok(PAGE_SIZE)));
-    assert!((TIMES..TIMES * 11 / 10).contains(&writes), "{writes}");
+    // One for each time that an answer counts.
+    assert!((1..WRITES as usize / 10).contains(&mine), "{mine}");
     bed.end(&[file]);
+}
+
+/// What pins dirty has no place in the store either, and was not asked for.
+#[test]
+fn what_pins_dirty_is_not_granted_to_writes() {
+    const PIECE: u64 = 3 * MIB;
+    // A grant ends soon, so a busy machine may not get as far.
+    for _ in 0..10 {
+        let bed = Bed::of_mib(21);
+        let (pinned, other) = (bed.file_of(14 * MIB, |_| ()), bed.file());
+        let handle = ReadaheadState::new();
+        let pin = |mode| drop(pinned.pin(&handle, 0..14 * MIB, mode).expect("a pin"));
+        // Its pages are brought in, and a write asks.
+        pin(PinMode::READ);
+        write(&other, 0, PAGE).unwrap();
+        write(&other, PAGE, PAGE).unwrap();
+        pin(PinMode::WRITE);
+        let (accepted, refused) = fill(&other, PIECE);
+        assert_eq!(refused, Errno::ENOSPC);
+        assert!(accepted >= PIECE, "{accepted}");
+        bed.end(&[pinned, other]);
+    }
+}
+
+/// Small writes take most of their room from grants, large ones ask: none gets what another one has.
+#[test]
+fn grants_and_questions_share_the_room() {
+    for round in 0..4 {
+        let bed = Bed::of_mib(24);
+        let files: Vec<_> = (0..4).map(|_| bed.file()).collect();
+        let accepted: u64 = thread::scope(|scope| {
+            let sizes = [PAGE, 3 * PAGE, 64 << 10, MIB + round * PAGE];
+            let writers = (files.iter().zip(sizes))
+                .map(|(file, chunk)| scope.spawn(move || fill(file, chunk)));
+            let writers: Vec<_> = writers.collect();
+            let done = writers.into_iter().map(|writer| writer.join().unwrap());
+            done.inspect(|done| assert_eq!(done.1, Errno::ENOSPC))
+                .map(|done| done.0)
+                .sum()
+        });
+        assert!(accepted > 18 * MIB, "{accepted}");
+        bed.end(&files);
+    }
 }
 
 #[test]
