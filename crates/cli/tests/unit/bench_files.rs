@@ -492,7 +492,11 @@ fn batches_of_reads() {
     let sizes = ["", "_8", "_1k", "_4k"];
     let mut expected: Vec<String> = Vec::new();
     for size in sizes.into_iter().chain(["_pages"]) {
-        for ratio in ["batch64_hit_vs_single", "batch64_hit_vs_mmap"] {
+        for ratio in [
+            "batch64_hit_vs_single",
+            "batch64_hit_vs_mmap",
+            "batch64_hit_vs_floor",
+        ] {
             expected.push(format!("{ratio}{size}"));
         }
         expected.push(format!("batch8_hit_vs_single{size}"));
@@ -506,7 +510,7 @@ fn batches_of_reads() {
     expected.sort_unstable();
     let found: Vec<&String> = json["ratios"].as_object().unwrap().keys().collect();
     assert!(found.into_iter().eq(&expected));
-    assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 6 + 1 + 4 * 6);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 7 + 1 + 4 * 6);
 }
 
 #[test]
