@@ -52,7 +52,7 @@ use std::rc::Rc;
 /// How ours is done.
 pub(crate) const OURS: &str = "foliocache";
 /// How the kernel's is done.
-const KERNEL: &str = "kernel";
+pub(crate) const KERNEL: &str = "kernel";
 /// A copy out of the kernel's mapping.
 const KERNEL_MMAP: &str = "kernel mmap";
 /// Ours through a mapping whose faults are resolved on the thread that touches the page.
@@ -80,8 +80,8 @@ const TREES_ON_DISK: Uses = Uses::MEMORY.and(Uses::DIR).and(Uses::TREE);
 /// All of them. Seconds, and sizes: quick, and whole.
 #[rustfmt::skip]
 static CASES: [Case; 19] = [
-    Case { name: "pwrite", takes: [10, 80], sizes: [Size::QUICK, Size::WHOLE], uses: Uses::HOT, plan: pwrite::plan,
-        about: "overwrites of 4 KiB at offset 0 of a file in memory, as will-it-scale's pwrite1" },
+    Case { name: "pwrite", takes: [30, 240], sizes: [Size::QUICK, Size::WHOLE], uses: Uses::HOT, plan: pwrite::plan,
+        about: "overwrites at offset 0 of a file in memory, as will-it-scale's pwrite1: of 4 KiB, and of 64 B to 128 KiB" },
     Case { name: "pread", takes: [20, 140], sizes: [Size::QUICK, Size::WHOLE], uses: Uses::HOT, plan: pread::plan,
         about: "reads of 4 KiB and 64 bytes at offset 0 of a file in memory, and of one page by all threads" },
     Case { name: "hits", takes: [35, 320], uses: Uses::FILES, plan: hits::plan,
