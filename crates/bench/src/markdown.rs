@@ -15,7 +15,8 @@ use std::fmt::Write;
 
 use crate::case::Figure;
 use crate::report::{RatioReport, Report, Row};
-use crate::table::{cell_of, compared, threads};
+use crate::stats::median;
+use crate::table::{cell_of, compared, of_one_work, threads};
 
 impl Report {
     /// A section with the case's ratios and figures, the machine and the conditions. It names no folder.
@@ -89,6 +90,10 @@ impl Report {
         for row in &self.rows {
             row_line(to, row, has_device)?;
         }
+        let streams = self.streams();
+        for of_one in of_one_work(&streams) {
+            self.series_of(to, of_one)?;
+        }
         if !self.notes.is_empty() {
             writeln!(to)?;
         }
@@ -114,6 +119,33 @@ impl Report {
                 ratio.aim(", "),
             ),
         )
+    }
+
+    /// The figures of streams in each interval: medians of the rounds, a column for each contestant.
+    fn series_of(&self, to: &mut String, rows: &[&Row]) -> std::fmt::Result {
+        let first = rows[0];
+        let head = rows.iter().map(|row| cell(row.variant));
+        writeln!(
+            to,
+            "\n{}, {}, {} by the end of each second:\n\n| s | {} |\n|---|{}",
+            cell(&first.name),
+            threads(first),
+            first.unit,
+            head.collect::<Vec<_>>().join(" | "),
+            "---|".repeat(rows.len()),
+        )?;
+        for at in 0..first.intervals() {
+            let seconds = (at + 1) as f64 * self.settings.interval();
+            write!(to, "| {seconds:.2} |")?;
+            for row in rows {
+                let rounds: Vec<f64> = (row.series.chunks(row.intervals()))
+                    .map(|round| round[at])
+                    .collect();
+                write!(to, " {:.0} |", median(&rounds))?;
+            }
+            writeln!(to)?;
+        }
+        Ok(())
     }
 
     /// The dividend and the divisor, in words.

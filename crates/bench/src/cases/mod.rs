@@ -99,7 +99,7 @@ static CASES: [Case; 19] = [
     Case { name: "loader", takes: [80, 300], uses: Uses::FILES, plan: loader::plan,
         sizes: [Size::new(4, 0.4).mib(64), Size::new(10, 1.0).mib(256)],
         about: "samples of files four times the memory, as a loader of training data reads them" },
-    Case { name: "stream", takes: [60, 900], uses: Uses::FILES.and(Uses::THREADS), plan: stream::plan,
+    Case { name: "stream", takes: [75, 1200], uses: Uses::FILES.and(Uses::THREADS), plan: stream::plan,
         sizes: [Size::new(2, 0.4).threads(4).mib(64), Size::new(6, 4.0).threads(4).mib(256)],
         about: "uncached reads and writes of a file four times the memory, by several threads, second by second" },
     Case { name: "hitratio", takes: [10, 60], uses: Uses::MEMORY.and(Uses::TRACE), plan: hitratio::plan,
