@@ -127,7 +127,7 @@ impl Report {
         let head = rows.iter().map(|row| cell(row.variant));
         writeln!(
             to,
-            "\n{}, {}, {} by the end of each second:\n\n| s | {} |\n|---|{}",
+            "\n{}, {}, {} in each interval:\n\n| s | {} |\n|---|{}",
             cell(&first.name),
             threads(first),
             first.unit,
@@ -305,6 +305,38 @@ mod tests {
         }
         assert!(text.ends_with("<!-- end of bench pread -->\n"));
         assert!(!text.contains("/private"), "{text}");
+    }
+
+    #[test]
+    fn a_series_is_a_table_of_the_medians_of_its_intervals() {
+        let settings = Settings {
+            samples: 2,
+            seconds: 0.8,
+            ..Settings::default()
+        };
+        let mut report = Report::new(crate::find("stream").unwrap(), settings);
+        let mut one = Match::default();
+        for variant in ["ours", "kernel"] {
+            let work = Work::pass(4, "MB/s", || Ok(Outcome::plain(1.0)));
+            one.add("read 64 KiB", variant, work);
+        }
+        let rounds = |rounds: [[f64; 2]; 2]| {
+            let outcome = |series: [f64; 2]| Outcome {
+                series: series.to_vec(),
+                ..Outcome::plain(1.0)
+            };
+            rounds.map(outcome).to_vec()
+        };
+        let figures = vec![
+            rounds([[10.0, 20.0], [30.0, 20.0]]),
+            rounds([[5.0, 6.0], [5.0, 8.0]]),
+        ];
+        let controls = vec![Vec::new(), Vec::new()];
+        report.add(&one, &Outcomes { figures, controls });
+        let text = report.markdown();
+        let table = "\nread 64 KiB, 4 threads, MB/s in each interval:\n\n\
+            | s | ours | kernel |\n|---|---|---|\n| 0.20 | 20 | 5 |\n| 0.40 | 20 | 7 |\n";
+        assert!(text.contains(table), "{text}");
     }
 
     #[test]
