@@ -50,7 +50,7 @@ pub(crate) struct Lookup<'a> {
     pub(crate) identity: Identity,
 }
 
-/// A copy from a folio that was found: what step 5 needs.
+/// A copy from a folio that was found, as step 5 needs it.
 #[derive(Clone, Copy)]
 pub(crate) struct Copying<'a> {
     folio: &'a Folio,
@@ -88,7 +88,7 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    /// What a caller of several look-ups keeps over their copies.
+    /// The part that a caller of several look-ups keeps over their copies.
     #[inline(always)]
     pub(crate) fn copying(&self) -> Copying<'a> {
         let Self { folio, seen, .. } = *self;

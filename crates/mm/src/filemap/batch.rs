@@ -350,7 +350,7 @@ fn ones(mut bits: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What is left of a group: a bit for each request that is not done, and for each whose page is missing.
+/// The rest of a group: a bit for each request that is not done, and for each whose page is missing.
 struct Read {
     open: u32,
     missing: u32,
@@ -407,7 +407,7 @@ fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> Read {
     Read { open, missing }
 }
 
-/// What requests in a row have in common that are of one file.
+/// The file of requests in a row, and its size before their copies.
 #[derive(Clone, Copy)]
 struct OfFile<'g> {
     mapping: &'g AddressSpace,
