@@ -92,6 +92,8 @@ pub(crate) struct Match {
     pub(crate) ratios: Vec<RatioPlan>,
     /// The figures are counts, which the same work gives again: no ratio needs a control.
     pub(crate) exact: bool,
+    /// Most rounds, an even number, where turns take long; else as many as there are samples.
+    pub(crate) most_rounds: Option<usize>,
     /// The beginning of the names of its rows.
     pub(crate) prefix: &'static str,
     /// The end of the names of its ratios.
@@ -99,6 +101,11 @@ pub(crate) struct Match {
 }
 
 impl Match {
+    /// Its rounds, of so many samples.
+    pub(crate) fn rounds(&self, samples: usize) -> usize {
+        self.most_rounds.map_or(samples, |most| most.min(samples))
+    }
+
     /// Adds a contestant; returns its place.
     pub(crate) fn add(&mut self, name: &str, variant: &'static str, work: Work) -> usize {
         self.contestants.push(Contestant {

@@ -1,4 +1,4 @@
-//! Calls beside the bare copy of the same bytes: the cost of the path to a cached page.
+//! Calls beside the bare copy of the same bytes, and beside the kernel's: the cost of the path to a cached page.
 //!
 //! # Model
 //!
@@ -14,14 +14,17 @@
 
 use std::hint::black_box;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foliocache::File;
 use foliocache_sys::usercopy;
 
-use crate::case::{BATCH, Match, Worker, ratios};
+use crate::case::{BATCH, Match, Worker, ratios, repeat};
+use crate::cases::{KERNEL, OURS};
 use crate::error::BenchError;
-use crate::files::{BLOCK, BlockBuf, Ours, whole};
+use crate::files::{BLOCK, Ours, kernel_file, whole};
+use crate::place::Buffer;
 
 /// The control.
 const COPY: &str = "copy";
@@ -45,7 +48,7 @@ struct Caller {
     /// Address of the bytes in the cache.
     cached: usize,
     /// One contestant at a time uses it.
-    buf: Arc<Mutex<Box<BlockBuf>>>,
+    buf: Arc<Mutex<Buffer>>,
     call: Call,
     /// Bytes of a call.
     len: usize,
@@ -54,21 +57,29 @@ struct Caller {
 impl Caller {
     /// Callers at different places in one file.
     fn new(files: &Ours, name: &str, n: usize, len: usize) -> Result<Vec<Self>, BenchError> {
-        let file = files.block_file(name, n)?;
+        let block = len.next_power_of_two().max(BLOCK);
+        let file = files.block_file(name, (n, block))?;
         let caller = |number: usize| {
-            let pos = (number * BLOCK) as u64;
-            let cached = file.cached_at(pos, BLOCK);
+            let pos = (number * block) as u64;
+            let cached = file.cached_at(pos, block);
             let cached = cached.ok_or(BenchError::Setting("a file that is not in one piece"))?;
             Ok(Self {
                 file: Arc::clone(&file),
                 pos,
                 cached: cached.expose_provenance(),
-                buf: Arc::new(Mutex::new(BlockBuf::new())),
+                buf: Arc::new(Mutex::new(Buffer::random(len, 0))),
                 call: Call::Read,
                 len,
             })
         };
         (0..n).map(caller).collect()
+    }
+
+    /// Callers in files of their own.
+    fn apart(files: &Ours, name: &str, n: usize, len: usize) -> Result<Vec<Self>, BenchError> {
+        let callers = (0..n).map(|nr| Self::new(files, &format!("{name}-{nr}"), 1, len));
+        let callers: Result<Vec<_>, _> = callers.collect();
+        callers.map(|callers| callers.into_iter().flatten().collect())
     }
 }
 
@@ -84,7 +95,7 @@ impl Worker for Caller {
         let (file, pos, len) = (&self.file, self.pos, self.len);
         let cached = std::ptr::with_exposed_provenance_mut::<u8>(self.cached);
         let mut buf = self.buf.lock().unwrap_or_else(PoisonError::into_inner);
-        let buf = &mut buf.0[..len];
+        let buf = buf.bytes();
         let copied = |done: Result<_, _>| done.map_err(|_| io::Error::from(io::ErrorKind::Other));
         for _ in 0..BATCH {
             match self.call {
@@ -115,9 +126,37 @@ pub(crate) fn beside_copy(
 ) -> Result<Match, BenchError> {
     let caller = Caller::new(files, ratio, 1, len)?;
     let mut one = Match::default();
-    one.operations(name, super::cases::OURS, workers(&caller, call));
+    one.operations(name, OURS, workers(&caller, call));
     one.operations(name, COPY, workers(&caller, copy));
     ratios! { one; ratio => 0 / 1, at_least(least); }
+    Ok(one)
+}
+
+/// Writes of `len` bytes at offset 0, each thread in a file of its own, beside the copy of the same bytes and the kernel's
+/// writes; how many threads, and the aims of the two ratios.
+pub(crate) fn writes_beside(
+    files: &Ours,
+    (name, id): (&str, &str),
+    len: usize,
+    (threads, [beside_copy, beside_kernel]): (usize, [Option<f64>; 2]),
+) -> Result<Match, BenchError> {
+    let callers = Caller::apart(files, id, threads, len)?;
+    let mut kernels = Vec::new();
+    for thread in 0..threads {
+        let file = kernel_file(&format!("{id}-{thread}"))?;
+        let mut buf = Buffer::random(len, 0);
+        kernels.push(repeat(move || {
+            whole(file.write_at(black_box(buf.bytes()), 0)?, len)
+        }));
+    }
+    let mut one = Match::default();
+    one.operations(name, OURS, workers(&callers, Call::Write));
+    one.operations(name, COPY, workers(&callers, Call::CopyIn));
+    one.operations(name, KERNEL, kernels);
+    ratios! { one;
+        format!("{id}_vs_copy") => OURS / COPY, at_least(beside_copy);
+        format!("{id}_vs_kernel") => OURS / KERNEL, at_least(beside_kernel);
+    }
     Ok(one)
 }
 
@@ -132,7 +171,7 @@ pub(crate) fn shared_handle(
     let mut one = Match::default();
     for threads in [1, 2] {
         let callers = &callers[..threads];
-        one.operations(name, super::cases::OURS, workers(callers, Call::Read));
+        one.operations(name, OURS, workers(callers, Call::Read));
         one.operations(name, COPY, workers(callers, Call::CopyOut));
     }
     ratios! { one; ratio => 2 / 0, over((3, 1)), at_least(0.9); }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use crate::case::{Match, Outcome, Work};
 use crate::error::BenchError;
-use crate::files::whole;
+use crate::files::{PAGE, whole};
 use crate::kernel::KernelSide;
 use crate::place::{Buffer, Place, drop_from_kernel_cache, open_direct};
 use crate::ring::{Ring, fastest_depth};
@@ -86,9 +86,13 @@ impl FileBed {
             let bed = Rc::clone(self);
             let turn = move || {
                 let streamed = bed.turn(by, shape, write)?;
-                let outcome = Outcome::of_bytes(streamed.bytes(), streamed.cost);
-                let series = streamed.series;
-                Ok(Outcome { series, ..outcome })
+                let bytes = streamed.bytes();
+                let from_disk = streamed.from_disk as f64 * PAGE as f64;
+                Ok(Outcome {
+                    series: streamed.series,
+                    device: (!write).then(|| from_disk / bytes as f64),
+                    ..Outcome::of_bytes(bytes, streamed.cost)
+                })
             };
             one.add(name, variant, Work::pass(shape.threads, "MB/s", turn));
         }

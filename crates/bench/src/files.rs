@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{BenchError, OrSetup, set_up};
+use crate::place::Buffer;
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Bytes of the longest call that is measured beside its copy, and of the pieces of the files for that.
+/// Least bytes of a piece of a file whose calls are measured beside their copies.
 pub(crate) const BLOCK: usize = 16 << 10;
 
 /// A buffer on a page boundary.
@@ -25,7 +26,6 @@ pub(crate) const BLOCK: usize = 16 << 10;
 pub(crate) struct Aligned<const LEN: usize>(pub(crate) [u8; LEN]);
 
 pub(crate) type PageBuf = Aligned<PAGE>;
-pub(crate) type BlockBuf = Aligned<BLOCK>;
 
 impl<const LEN: usize> Aligned<LEN> {
     /// A buffer that has been touched.
@@ -70,12 +70,16 @@ impl Ours {
         })
     }
 
-    /// A new file of this many [`BLOCK`]s, in one folio each.
-    pub(crate) fn block_file(&self, name: &str, blocks: usize) -> Result<Arc<File>, BenchError> {
+    /// A new file of so many blocks of `len` bytes, in one folio each.
+    pub(crate) fn block_file(
+        &self,
+        name: &str,
+        (blocks, len): (usize, usize),
+    ) -> Result<Arc<File>, BenchError> {
         set_up(format!("{name} in the cache"), || {
-            let file = self.0.create_new(name)?;
-            for block in 0..blocks {
-                file.write_all_at(&BlockBuf::new().0, (block * BLOCK) as u64)?;
+            let (file, mut block) = (self.0.create_new(name)?, Buffer::random(len, 0));
+            for number in 0..blocks {
+                file.write_all_at(block.bytes(), (number * len) as u64)?;
             }
             Ok(Arc::new(file))
         })

@@ -26,7 +26,7 @@
 //! | `host` | where it ran |
 //! | `files`, `copies` | a page in memory, ours and the kernel's; calls beside the bare copy of their bytes |
 //! | `readers`, `reads` | ways to read at many places, ours and the kernel's; which places, and turns of them |
-//! | `cached` | reads at random of a file that is cached |
+//! | `cached`, `floor` | reads at random of a file that is cached; the least that such reads take |
 //! | `trace`, `policy` | which pages are read; caches that hold no bytes, to compare hit ratios with |
 //! | `streams`, `file_bed` | threads that read or write a file from front to back; turns of them |
 //! | `logs` | files that are written and made durable over and over |
@@ -49,6 +49,7 @@ mod cost;
 mod error;
 mod file_bed;
 mod files;
+mod floor;
 mod guard;
 mod host;
 mod kernel;

@@ -15,7 +15,8 @@ use std::fmt::Write;
 
 use crate::case::Figure;
 use crate::report::{RatioReport, Report, Row};
-use crate::table::{cell_of, compared, threads};
+use crate::stats::median;
+use crate::table::{cell_of, compared, of_one_work, threads};
 
 impl Report {
     /// A section with the case's ratios and figures, the machine and the conditions. It names no folder.
@@ -89,6 +90,10 @@ impl Report {
         for row in &self.rows {
             row_line(to, row, has_device)?;
         }
+        let streams = self.streams();
+        for of_one in of_one_work(&streams) {
+            self.series_of(to, of_one)?;
+        }
         if !self.notes.is_empty() {
             writeln!(to)?;
         }
@@ -114,6 +119,33 @@ impl Report {
                 ratio.aim(", "),
             ),
         )
+    }
+
+    /// The figures of streams in each interval: medians of the rounds, a column for each contestant.
+    fn series_of(&self, to: &mut String, rows: &[&Row]) -> std::fmt::Result {
+        let first = rows[0];
+        let head = rows.iter().map(|row| cell(row.variant));
+        writeln!(
+            to,
+            "\n{}, {}, {} in each interval:\n\n| s | {} |\n|---|{}",
+            cell(&first.name),
+            threads(first),
+            first.unit,
+            head.collect::<Vec<_>>().join(" | "),
+            "---|".repeat(rows.len()),
+        )?;
+        for at in 0..first.intervals() {
+            let seconds = (at + 1) as f64 * self.settings.interval();
+            write!(to, "| {seconds:.2} |")?;
+            for row in rows {
+                let rounds: Vec<f64> = (row.series.chunks(row.intervals()))
+                    .map(|round| round[at])
+                    .collect();
+                write!(to, " {:.0} |", median(&rounds))?;
+            }
+            writeln!(to)?;
+        }
+        Ok(())
     }
 
     /// The dividend and the divisor, in words.
@@ -274,6 +306,38 @@ mod tests {
         }
         assert!(text.ends_with("<!-- end of bench pread -->\n"));
         assert!(!text.contains("/private"), "{text}");
+    }
+
+    #[test]
+    fn a_series_is_a_table_of_the_medians_of_its_intervals() {
+        let settings = Settings {
+            samples: 2,
+            seconds: 0.8,
+            ..Settings::default()
+        };
+        let mut report = Report::new(crate::find("stream").unwrap(), settings);
+        let mut one = Match::default();
+        for variant in ["ours", "kernel"] {
+            let work = Work::pass(4, "MB/s", || Ok(Outcome::plain(1.0)));
+            one.add("read 64 KiB", variant, work);
+        }
+        let rounds = |rounds: [[f64; 2]; 2]| {
+            let outcome = |series: [f64; 2]| Outcome {
+                series: series.to_vec(),
+                ..Outcome::plain(1.0)
+            };
+            rounds.map(outcome).to_vec()
+        };
+        let figures = vec![
+            rounds([[10.0, 20.0], [30.0, 20.0]]),
+            rounds([[5.0, 6.0], [5.0, 8.0]]),
+        ];
+        let controls = vec![Vec::new(), Vec::new()];
+        report.add(&one, &Outcomes { figures, controls });
+        let text = report.markdown();
+        let table = "\nread 64 KiB, 4 threads, MB/s in each interval:\n\n\
+            | s | ours | kernel |\n|---|---|---|\n| 0.20 | 20 | 5 |\n| 0.40 | 20 | 7 |\n";
+        assert!(text.contains(table), "{text}");
     }
 
     #[test]

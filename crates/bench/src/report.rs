@@ -109,6 +109,11 @@ fn latency(outcomes: &[Outcome]) -> Option<Latency> {
 }
 
 impl Row {
+    /// Intervals of the series in each round.
+    pub(crate) fn intervals(&self) -> usize {
+        self.series.len() / self.samples.len()
+    }
+
     /// Standard deviation of the samples in percent of their mean.
     pub(crate) fn stddev_percent(&self) -> f64 {
         stddev_percent(&self.samples)
@@ -165,7 +170,7 @@ impl Report {
             });
         }
         for plan in &one.ratios {
-            let ratio = ratio(plan, outcomes, first, self.settings.samples);
+            let ratio = ratio(plan, outcomes, first, one.rounds(self.settings.samples));
             self.ratios.push(ratio);
         }
     }

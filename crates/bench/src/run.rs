@@ -68,8 +68,8 @@ pub fn run(
     }
     let _limit = Limit(fd::open_file_limit());
     let plan = (case.plan)(&settings)?;
-    let rounds_each = settings.samples + 1;
-    let total = rounds_each * plan.matches.len();
+    let rounds = |one: &Match| one.rounds(settings.samples) + 1;
+    let total: usize = plan.matches.iter().map(rounds).sum();
     let mut report = Report::new(case, settings.clone());
     report.host.kernel_files = plan.place.unwrap_or(report.host.kernel_files);
     report.notes = plan.notes;
@@ -122,7 +122,7 @@ fn run_match(
     round_over();
     let controls = controls(one, &warm.figures);
     let mut outcomes = Outcomes::of(number);
-    for round in 1..=settings.samples {
+    for round in 1..=one.rounds(settings.samples) {
         let turns = order(number, &controls, round);
         outcomes.extend(run_round(one, &turns, whole, laps)?);
         round_over();

@@ -22,6 +22,7 @@ use foliocache_sys::testing;
 
 use crate::cost::{Cost, Meter};
 use crate::files::whole;
+use crate::kernel::read_from_disk;
 use crate::place::{Buffer, open_direct};
 
 /// The stream of one thread.
@@ -89,6 +90,8 @@ pub(crate) struct Streamed {
     pub(crate) cost: Cost,
     /// MB/s of all in each interval; none where there is no time.
     pub(crate) series: Vec<f64>,
+    /// Pages that the process had read from disks meanwhile.
+    pub(crate) from_disk: u64,
 }
 
 impl Streamed {
@@ -108,6 +111,7 @@ impl Shape {
         let done: Vec<AtomicU64> = streams.iter().map(|_| AtomicU64::new(0)).collect();
         let (part, request) = (self.part(), self.request as u64);
         let each = part * self.in_turn as u64;
+        let from_disk = read_from_disk()?;
         let meter = Meter::start();
         let start = Instant::now();
         let deadline = self.time.map(|time| start + seconds(time.seconds));
@@ -130,7 +134,12 @@ impl Shape {
         finish()?;
         let cost = meter.stop();
         let each = done.into_iter().map(AtomicU64::into_inner).collect();
-        Ok(Streamed { each, cost, series })
+        Ok(Streamed {
+            each,
+            cost,
+            series,
+            from_disk: read_from_disk()? - from_disk,
+        })
     }
 
     /// Bytes of each stream's part.
@@ -155,7 +164,7 @@ impl Time {
             (before, since) = (bytes, now);
             rate
         };
-        (1..=(self.seconds / self.interval) as u32)
+        (1..=(self.seconds / self.interval).round() as u32)
             .map(&mut interval)
             .collect()
     }

@@ -194,14 +194,16 @@ impl Report {
         Ok(())
     }
 
+    /// Rows with a figure for each interval.
+    pub(crate) fn streams(&self) -> Vec<&Row> {
+        let has_series = |row: &&Row| !row.series.is_empty();
+        self.rows.iter().filter(has_series).collect()
+    }
+
     /// The intervals of streams: a table for each work, a column for each contestant.
     fn series(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let streams: Vec<&Row> = self
-            .rows
-            .iter()
-            .filter(|row| !row.series.is_empty())
-            .collect();
-        for of_one in streams.chunk_by(|a, b| (&a.name, a.threads) == (&b.name, b.threads)) {
+        let streams = self.streams();
+        for of_one in of_one_work(&streams) {
             let Row { name, unit, .. } = &of_one[0];
             writeln!(
                 f,
@@ -217,7 +219,7 @@ impl Report {
                 .into_iter()
                 .try_for_each(|column| write!(f, "  {column:>8}"))?;
             writeln!(f)?;
-            let in_round = of_one[0].series.len() / self.settings.samples;
+            let in_round = of_one[0].intervals();
             for at in 0..of_one[0].series.len() {
                 let seconds = (at % in_round + 1) as f64 * self.settings.interval();
                 write!(f, "{:>6}  {seconds:>6.2}", at / in_round + 1)?;
@@ -242,6 +244,11 @@ impl Report {
         )?;
         writeln!(f, "{}", compared(base, with, ", "))
     }
+}
+
+/// Rows beside one another that are of the same work.
+pub(crate) fn of_one_work<'a, 'r>(rows: &'a [&'r Row]) -> impl Iterator<Item = &'a [&'r Row]> {
+    rows.chunk_by(|a, b| (&a.name, a.threads) == (&b.name, b.threads))
 }
 
 /// The text of a cell, empty where there is nothing to say.

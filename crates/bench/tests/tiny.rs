@@ -86,35 +86,33 @@ fn rows(json: &Value) -> Vec<(&str, &str, u64)> {
 #[test]
 fn pwrite() {
     let json = report("pwrite", &tiny());
-    assert_eq!(
-        ratio_names(&json),
-        [
-            "pwrite16k_vs_copy",
-            "pwrite8k_vs_copy",
-            "pwrite_noprefault_vs_prefault",
-            "pwrite_threads_vs_kernel",
-            "pwrite_vs_copy",
-            "pwrite_vs_kernel",
-        ]
-    );
-    let name = "pwrite 4 KiB";
-    assert_eq!(
-        rows(&json),
-        [
-            (name, "foliocache", 1),
-            (name, "kernel", 1),
-            (name, "foliocache, handlers", 1),
-            (name, "foliocache, handlers, prefault", 1),
-            (name, "foliocache", 1),
-            (name, "copy", 1),
-            ("pwrite 8 KiB", "foliocache", 1),
-            ("pwrite 8 KiB", "copy", 1),
-            ("pwrite 16 KiB", "foliocache", 1),
-            ("pwrite 16 KiB", "copy", 1),
-            (name, "foliocache", 2),
-            (name, "kernel", 2),
-        ]
-    );
+    let sizes = [
+        ("pwrite 64 B", "pwrite64"),
+        ("pwrite 512 B", "pwrite512"),
+        ("pwrite 4 KiB", "pwrite"),
+        ("pwrite 16 KiB", "pwrite16k"),
+        ("pwrite 64 KiB", "pwrite64k"),
+        ("pwrite 128 KiB", "pwrite128k"),
+    ];
+    let mut names = vec![
+        "pwrite8k_vs_copy".to_owned(),
+        "pwrite_noprefault_vs_prefault".to_owned(),
+    ];
+    let mut expected = vec![
+        ("pwrite 4 KiB", "foliocache, handlers", 1),
+        ("pwrite 4 KiB", "foliocache, handlers, prefault", 1),
+        ("pwrite 8 KiB", "foliocache", 1),
+        ("pwrite 8 KiB", "copy", 1),
+    ];
+    for (name, id) in sizes {
+        for (suffix, threads) in [("", 1), ("_threads", 2)] {
+            names.extend(["copy", "kernel"].map(|to| format!("{id}{suffix}_vs_{to}")));
+            expected.extend(["foliocache", "copy", "kernel"].map(|by| (name, by, threads)));
+        }
+    }
+    names.sort_unstable();
+    assert_eq!(ratio_names(&json), names);
+    assert_eq!(rows(&json), expected);
 }
 
 #[test]

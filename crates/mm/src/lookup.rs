@@ -50,6 +50,13 @@ pub(crate) struct Lookup<'a> {
     pub(crate) identity: Identity,
 }
 
+/// A copy from a folio that was found, as step 5 needs it.
+#[derive(Clone, Copy)]
+pub(crate) struct Copying<'a> {
+    folio: &'a Folio,
+    seen: Snapshot,
+}
+
 impl<'a> Lookup<'a> {
     /// Looks for the uptodate folio that holds byte `pos`. `None`: there is none, or it changed
     /// meanwhile. A caller that needs to know locks it.
@@ -81,9 +88,24 @@ impl<'a> Lookup<'a> {
         })
     }
 
+    /// The part that a caller of several look-ups keeps over their copies.
+    #[inline(always)]
+    pub(crate) fn copying(&self) -> Copying<'a> {
+        let Self { folio, seen, .. } = *self;
+        Copying { folio, seen }
+    }
+
     /// Whether a copy since then counts: step 5.
     #[inline(always)]
     pub(crate) fn validate(&self) -> bool {
+        self.copying().validate()
+    }
+}
+
+impl Copying<'_> {
+    /// As [`Lookup::validate`].
+    #[inline(always)]
+    pub(crate) fn validate(self) -> bool {
         self.folio.state.validate(self.seen) || foliocache_sync::planted!(copy_not_validated)
     }
 }

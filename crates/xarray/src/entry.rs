@@ -90,6 +90,12 @@ impl Entry {
         Self::from_word(word & !TAG).map(|entry| (entry, order as u32))
     }
 
+    /// The entry of a word that is no node, of a slot or of the head; `None` for an empty one.
+    #[inline]
+    pub(crate) fn of_word(word: usize) -> Option<Self> {
+        Self::from_word(word & !TAG)
+    }
+
     /// The entry of a slot word that is no child node; `None` for an empty slot.
     #[inline]
     pub(crate) fn from_word(word: usize) -> Option<Self> {

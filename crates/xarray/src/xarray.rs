@@ -145,14 +145,21 @@ impl XArray {
         match self.head() {
             Head::Node(node, shift) if index >> shift < SLOTS as u64 => {
                 let mut at = Descent { node, shift, index };
-                while at.shift > 0 && at.descend(at.slot().load(Ordering::Acquire)) {}
-                prefetch(at.slot());
-                Some(Approach(At::Node(at)))
+                while at.shift > 0 {
+                    let slot = at.slot();
+                    let word = slot.load(Ordering::Acquire);
+                    if !at.descend(word) {
+                        return Some(Approach { slot, word });
+                    }
+                }
+                let slot = at.slot();
+                prefetch(slot);
+                Some(Approach { slot, word: 0 })
             }
-            Head::Entry(entry, order) if first_covers(order, index) => {
-                let found = (entry, self.head_slot(entry, order));
-                Some(Approach(At::Found(found)))
-            }
+            Head::Entry(entry, order) if first_covers(order, index) => Some(Approach {
+                slot: &self.head,
+                word: entry.head_word(order),
+            }),
             _ => None,
         }
     }
@@ -252,25 +259,29 @@ impl XArray {
     }
 }
 
-/// On the way from the head to the entry at an index, from [`XArray::approach`].
+/// On the way from the head to the entry at an index, from [`XArray::approach`]: two words, of which a caller keeps many.
 #[derive(Clone, Copy)]
-pub struct Approach<'a>(At<'a>);
-
-#[derive(Clone, Copy)]
-enum At<'a> {
-    /// It was in the head.
-    Found((Entry, SlotRef<'a>)),
-    Node(Descent<'a>),
+pub struct Approach<'a> {
+    /// The slot of the index in its leaf, or the head that has the only entry.
+    slot: &'a AtomicUsize,
+    /// The word that was in it; zero where it was not looked at, or was empty.
+    word: usize,
 }
 
 impl<'a> Approach<'a> {
-    /// As [`XArray::load_slot`] of its index; an only entry is as it was found on the way.
+    /// As [`XArray::load_slot`] of its index; an entry that was on the way is as it was found there.
     #[inline]
     pub fn load_slot(self) -> Option<(Entry, SlotRef<'a>)> {
-        match self.0 {
-            At::Found(found) => Some(found),
-            At::Node(descent) => descent.load_slot(),
+        let Self { slot, word } = self;
+        let word = match word {
+            0 => slot.load(Ordering::Acquire),
+            word => word,
+        };
+        // A slot above the leaves was empty on the way; if it is a child node by now there was no entry then.
+        if is_node(word) {
+            return None;
         }
+        Entry::of_word(word).map(|entry| (entry, SlotRef { slot, word }))
     }
 }
 

@@ -8,7 +8,8 @@
 //! Ours one by one, in batches of 8 and of 64; the kernel's, of the same file in its page cache: pread(2), a loop
 //! over a mapping, and an io_uring, 64 reads at once. Pages of 4 KiB are also viewed one by one, and copied out of
 //! the view as they are out of the mapping. All read the same places, one thread each. They are not in a list,
-//! which would pull itself and its targets into the processor's caches.
+//! which would pull itself and its targets into the processor's caches. The [floor](crate::floor) reads the same
+//! bytes in groups, with an index and descriptors of its own and no check.
 //!
 //! *Misses*: a cache of the bound's size. Ours one by one and in batches of 64; the kernel's are processes in
 //! memory cgroups of that size: pread, a mapping with `MADV_RANDOM`, and an io_uring, 64 reads submitted at once
@@ -21,6 +22,7 @@ use foliocache::{File, MappingFaults};
 
 use crate::cached::{Folios, hits as worker, kernels, read_in};
 use crate::cases::prelude::*;
+use crate::floor::Floor;
 use crate::host::processor_cache;
 use crate::readers::{MANY, Ours, Rings, Set, Views, Way};
 use crate::reads::{Read, Shape, Source, Trace, Until};
@@ -31,6 +33,7 @@ const FEW: usize = 8;
 const OURS_FEW: &str = "foliocache, batches of 8";
 const OURS_MANY: &str = "foliocache, batches of 64";
 const VIEWS: &str = "foliocache views";
+const FLOOR: &str = "floor: index, descriptor, copy";
 const PREAD: &str = "kernel pread";
 const RING: &str = "kernel io_uring, 64 at once";
 const RING_BUFFERED: &str = "kernel io_uring, 64 at once, cgroup";
@@ -160,6 +163,7 @@ fn hits(
     one.operations(name, PREAD, worker(pread, size, len));
     one.operations(name, KERNEL_MMAP, worker(mapping, size, len));
     one.operations(name, RING, worker(ring, size, len));
+    one.operations(name, FLOOR, worker(Floor::of(file, len)?, size, len));
     if size == PAGE {
         one.operations(name, VIEWS, worker(Views(Arc::clone(file)), size, len));
     }
@@ -170,6 +174,7 @@ fn hits(
     ratios! { one;
         format!("batch64_hit_vs_single{suffix}") => OURS_MANY / OURS, at_least(aims[0]);
         format!("batch64_hit_vs_mmap{suffix}") => OURS_MANY / KERNEL_MMAP, at_least(aims[1]);
+        format!("batch64_hit_vs_floor{suffix}") => OURS_MANY / FLOOR, at_least(0.9);
         format!("batch8_hit_vs_single{suffix}") => OURS_FEW / OURS;
         format!("view_hit_vs_mmap{suffix}") => VIEWS / KERNEL_MMAP;
     }

@@ -1,72 +1,51 @@
-//! Overwrites of one page: 4 KiB at offset 0, each thread in a separate file.
+//! Overwrites at offset 0, each thread in a separate file: of 64 bytes to 128 KiB.
 //!
 //! # Model
 //!
-//! The loop of will-it-scale's pwrite1, on memfs and on tmpfs. The buffer is on a page boundary for
-//! both.
+//! The loop of will-it-scale's pwrite1, on memfs and on tmpfs, which writes 4 KiB, and the same with other sizes. Buffers are on a
+//! page boundary for all. Beside both is the bare copy of the same bytes, which shows the cost around it: by one thread, and
+//! by several.
 //!
-//! Ours against the kernel's by one thread, and by several; and ours against ours with the source faulted in before
-//! the call, which is the older order. Only for this the cache has fault handlers, which are off by default: with
-//! them faulting a source in is one access a page, as it is in the kernel; without them it is a system call, and
-//! the older order would look far worse than it was. Writes of 4, 8 and 16 KiB beside the bare copy of the same
-//! bytes show the cost around the copy.
+//! Ours against ours with the source faulted in before the call, which is the older order. Only for this the cache has fault
+//! handlers, which are off by default: with them faulting a source in is one access a page, as it is in the kernel; without them
+//! it is a system call, and the older order would look far worse than it was.
 
 use foliocache_sys::usercopy;
-use std::os::unix::fs::FileExt;
 
 use crate::cases::prelude::*;
-use crate::copies::{Call, beside_copy};
-use crate::files::{Ours, kernel_file};
+use crate::copies::{Call, beside_copy, writes_beside};
+use crate::files::Ours;
 use crate::ratio::Target;
 
 const NAME: &str = "pwrite 4 KiB";
 const HANDLERS: &str = "foliocache, handlers";
 const PREFAULT: &str = "foliocache, handlers, prefault";
 
-/// Writes beside their copies: row, ratio, aim, and pages.
-const BESIDE_COPY: [(&str, &str, f64, usize); 3] = [
-    (NAME, "pwrite_vs_copy", 0.8, 1),
-    ("pwrite 8 KiB", "pwrite8k_vs_copy", 0.7, 2),
-    ("pwrite 16 KiB", "pwrite16k_vs_copy", 0.7, 4),
+/// Writes beside their copies and the kernel's: row, beginning of the ratios, bytes, and the aims of one thread.
+const SIZES: [(&str, &str, usize, [Option<f64>; 2]); 6] = [
+    ("pwrite 64 B", "pwrite64", 64, [None, None]),
+    ("pwrite 512 B", "pwrite512", 512, [None, None]),
+    (NAME, "pwrite", PAGE, [Some(0.8), Some(6.0)]),
+    ("pwrite 16 KiB", "pwrite16k", 16 << 10, [Some(0.7), None]),
+    ("pwrite 64 KiB", "pwrite64k", 64 << 10, [None, None]),
+    ("pwrite 128 KiB", "pwrite128k", 128 << 10, [None, None]),
 ];
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
     let files = Ours::new(false)?;
-    let mut matches = vec![
-        against_kernel(&files, 1, "pwrite_vs_kernel", Some(6.0))?,
-        order_of_faulting_in()?,
-    ];
-    for (name, ratio, least, pages) in BESIDE_COPY {
-        let row = (name, ratio, least);
-        let calls = (Call::Write, Call::CopyIn);
-        matches.push(beside_copy(&files, row, calls, pages * PAGE)?);
-    }
-    if settings.threads > 1 {
-        let ratio = "pwrite_threads_vs_kernel";
-        matches.push(against_kernel(&files, settings.threads, ratio, None)?);
+    let mut matches = vec![order_of_faulting_in()?];
+    let row = ("pwrite 8 KiB", "pwrite8k_vs_copy", 0.7);
+    let calls = (Call::Write, Call::CopyIn);
+    matches.push(beside_copy(&files, row, calls, 2 * PAGE)?);
+    for (name, id, len, aims) in SIZES {
+        matches.push(writes_beside(&files, (name, id), len, (1, aims))?);
+        if settings.threads > 1 {
+            let id = format!("{id}_threads");
+            let several = (settings.threads, [None; 2]);
+            matches.push(writes_beside(&files, (name, &id), len, several)?);
+        }
     }
     Ok(matches.into())
-}
-
-/// Each thread in a separate file.
-fn against_kernel(
-    files: &Ours,
-    threads: usize,
-    ratio: &str,
-    least: Option<f64>,
-) -> Result<Match, BenchError> {
-    let (mut ours, mut kernels) = (Vec::new(), Vec::new());
-    for thread in 0..threads {
-        let name = format!("{ratio}-{thread}");
-        let (file, kernel) = (files.file(&name)?, kernel_file(&name)?);
-        ours.push(writes(move |page| Ok(file.write_at(&page.0, 0)?)));
-        kernels.push(writes(move |page| kernel.write_at(&page.0, 0)));
-    }
-    let mut one = Match::default();
-    one.operations(NAME, OURS, ours);
-    one.operations(NAME, KERNEL, kernels);
-    ratios! { one; ratio => OURS / KERNEL, at_least(least); }
-    Ok(one)
 }
 
 fn order_of_faulting_in() -> Result<Match, BenchError> {

@@ -9,10 +9,16 @@
 //! | match | contestants |
 //! |---|---|
 //! | read | ours cached, uncached, views; kernel buffered and `RWF_DONTCACHE`; `O_DIRECT` |
+//! | once | ours cached and uncached, once through the file |
+//! | longer | ours cached and uncached, kernel buffered: the series of 14 seconds, in two rounds |
 //! | one thread | ours uncached, kernel buffered: processor time |
 //! | write | ours cached, uncached; kernel buffered and `RWF_DONTCACHE`; once through, fdatasync included |
 //! | fairness | a cached writer beside an uncached one, and beside a second cached one, each in its file |
 //! | hot set | pages of a second file, read twice, that are in the cache after an uncached scan, and without one |
+//!
+//! Going round, a cache that keeps a part of the file reads less of it from the disk (the column of the device), and where the
+//! disk is the limit it is faster by that. Uncached reads keep nothing, so they are compared with cached ones by a pass
+//! that reads each byte once.
 //!
 //! `O_DIRECT` is there at depth 1, a request of each thread at a time, and at that depth of an io_uring for each
 //! thread that is fastest here, found before the match. The kernel's are processes in a memory cgroup of the bound's
@@ -37,6 +43,10 @@ const REQUEST: usize = 64 << 10;
 
 const UNCACHED: &str = "foliocache uncached";
 const VIEWS: &str = "foliocache views";
+/// Seconds of the long series as a multiple of a turn's, and its rounds.
+const LONGER: f64 = 3.5;
+const LONG_ROUNDS: usize = 2;
+
 const DONT_CACHE: &str = "kernel RWF_DONTCACHE, cgroup";
 
 pub(super) fn plan(settings: &Settings) -> Result<Plan, BenchError> {
@@ -111,6 +121,35 @@ fn matches(bed: &Rc<FileBed>, shape: Shape, at: At, plan: &mut Plan) -> Result<(
         "stream_uncached_vs_kernel_dontcache" => UNCACHED / DONT_CACHE;
     }
 
+    let once = Shape {
+        time: None,
+        ..shape
+    };
+    let mut first = at.new_match();
+    let both = [cached, uncached];
+    bed.add(&mut first, "read 64 KiB once", both, (once, false));
+    ratios! { first;
+        "stream_uncached_vs_cached_once" => UNCACHED / OURS, at_least(0.98);
+    }
+
+    let longer = Shape {
+        time: shape.time.map(|time| Time {
+            seconds: LONGER * time.seconds,
+            ..time
+        }),
+        ..shape
+    };
+    let mut long = Match {
+        most_rounds: Some(LONG_ROUNDS),
+        ..at.new_match()
+    };
+    let all = [cached, uncached, buffered];
+    bed.add(&mut long, "read 64 KiB, longer", all, (longer, false));
+    ratios! { long;
+        "stream_flatness_vs_kernel_buffered" => UNCACHED / BUFFERED, of_figure(Figure::Flatness);
+        "stream_longer_vs_kernel_buffered" => UNCACHED / BUFFERED;
+    }
+
     let (alone, mut one) = (
         Shape {
             threads: 1,
@@ -124,13 +163,7 @@ fn matches(bed: &Rc<FileBed>, shape: Shape, at: At, plan: &mut Plan) -> Result<(
     }
 
     // Once through the file, and durable.
-    let (once, mut write) = (
-        Shape {
-            time: None,
-            ..shape
-        },
-        at.new_match(),
-    );
+    let mut write = at.new_match();
     let all = [cached, uncached].into_iter().chain(kernels);
     bed.add(&mut write, "write 64 KiB, fdatasync", all, (once, true));
     ratios! { write;
@@ -138,7 +171,7 @@ fn matches(bed: &Rc<FileBed>, shape: Shape, at: At, plan: &mut Plan) -> Result<(
         "write_uncached_vs_kernel_buffered" => UNCACHED / BUFFERED;
         "write_kernel_dontcache_vs_kernel_buffered" => DONT_CACHE / BUFFERED;
     }
-    plan.matches.extend([read, one, write]);
+    plan.matches.extend([read, first, long, one, write]);
     Ok(())
 }
 

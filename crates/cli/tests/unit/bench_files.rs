@@ -378,7 +378,10 @@ fn streams_second_by_second() {
         "stream_cpu_threads_vs_kernel_buffered",
         "stream_cpu_vs_kernel_buffered",
         "stream_flatness",
+        "stream_flatness_vs_kernel_buffered",
+        "stream_longer_vs_kernel_buffered",
         "stream_uncached_vs_cached",
+        "stream_uncached_vs_cached_once",
         "stream_uncached_vs_direct",
         "stream_uncached_vs_direct_depth1",
         "stream_uncached_vs_kernel_buffered",
@@ -399,10 +402,14 @@ fn streams_second_by_second() {
     }
     assert_eq!(ratios(&json), expected);
     for row in json["rows"].as_array().unwrap() {
-        // Four intervals of each of two turns, and none of passes that go once through a file.
-        let reads = row["name"].as_str().unwrap().contains("read 64 KiB");
+        // Of each of two turns; none of passes that go once through a file.
+        let expected = match row["name"].as_str().unwrap().trim_start_matches("zram, ") {
+            "read 64 KiB" => 4,
+            "read 64 KiB, longer" => 14,
+            _ => 0,
+        };
         let intervals = row["series"].as_array().map_or(0, Vec::len);
-        assert_eq!(intervals, if reads { 8 } else { 0 }, "{row}");
+        assert_eq!(intervals, 2 * expected, "{row}");
         if row["name"] == "hot set" {
             assert!(row["value"].as_f64().unwrap() > 0.9 * 1024.0, "{row}");
         }
@@ -493,7 +500,11 @@ fn batches_of_reads() {
     let sizes = ["", "_8", "_1k", "_4k"];
     let mut expected: Vec<String> = Vec::new();
     for size in sizes.into_iter().chain(["_pages"]) {
-        for ratio in ["batch64_hit_vs_single", "batch64_hit_vs_mmap"] {
+        for ratio in [
+            "batch64_hit_vs_single",
+            "batch64_hit_vs_mmap",
+            "batch64_hit_vs_floor",
+        ] {
             expected.push(format!("{ratio}{size}"));
         }
         expected.push(format!("batch8_hit_vs_single{size}"));
@@ -507,7 +518,7 @@ fn batches_of_reads() {
     expected.sort_unstable();
     let found: Vec<&String> = json["ratios"].as_object().unwrap().keys().collect();
     assert!(found.into_iter().eq(&expected));
-    assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 6 + 1 + 4 * 6);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 5 * 7 + 1 + 4 * 6);
 }
 
 #[test]

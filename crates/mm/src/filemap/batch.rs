@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   32 requests at a time, in one RCU read section:
-//!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ all copies ▶ all versions
+//!     the leaf of each in its index ▶ its slot ▶ its descriptor ▶ its bytes ▶ each copy and its version
 //!   then those that were no plain hit:
 //!     copy what is there
 //!     start reading what is not, eight with one wake-up of the reading thread
@@ -27,14 +27,15 @@
 use foliocache_sync::prefetch;
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_sys::Errno;
-use foliocache_xarray::{Approach, SlotRef};
+use foliocache_xarray::{Approach, Entry};
 use std::fmt;
+use std::ptr;
 
 use crate::fill::Plug;
 use crate::folio::Folio;
 use crate::iocb::Iocb;
 use crate::iov::{IovIter, Iovec};
-use crate::lookup::Lookup;
+use crate::lookup::{Copying, Lookup};
 use crate::readahead::ReadaheadState;
 use crate::records::{AddressSpace, Mm};
 use crate::types::{PAGE_SIZE, PageIndex, offset_in_page};
@@ -162,36 +163,42 @@ impl<'a> Request<'a> {
 
     /// The way to its leaf, if it may be a plain hit.
     #[inline(always)]
-    fn approach<'g>(&self, rcu: &'g RcuReadGuard) -> Option<Approach<'g>>
-    where
-        'a: 'g,
-    {
-        let (mapping, len) = (self.mapping, self.buf.len());
-        let plain = self.state == State::New
+    fn approach<'g>(&self, file: &OfFile<'g>, rcu: &'g RcuReadGuard) -> Option<Approach<'g>> {
+        let len = self.buf.len();
+        let plain = matches!(self.state, State::New)
             && self.iocb.is_cached()
             && len.wrapping_sub(1) < LONGEST
-            && mapping.left(self.pos, len) == len
-            && mapping.mm().check_fork().is_ok();
+            && file.holds(self.pos, len);
         match plain {
-            true => mapping.index.approach(PageIndex::of(self.pos).0, rcu),
+            true => file.mapping.index.approach(PageIndex::of(self.pos).0, rcu),
             false => None,
         }
     }
 
-    /// Goes on after step 1 of the look-up, which found a slot and a folio, up to step 4; returns where the bytes are, too.
+    fn folio_of(&self, entry: Entry) -> &'a Folio {
+        self.mapping.mm().folios.of_entry(entry)
+    }
+
+    /// The look-up from the leaf on, up to step 4; returns where the bytes are, too.
     #[inline(always)]
-    fn find<'g>(&self, (slot, folio): (SlotRef<'g>, &'g Folio)) -> Option<(Lookup<'g>, *const u8)> {
-        let lookup = Lookup::of_slot(self.pos, slot, folio)?;
+    fn find<'g>(&self, leaf: Approach<'g>) -> Option<(Copying<'g>, *const u8)>
+    where
+        'a: 'g,
+    {
+        let (entry, slot) = leaf.load_slot()?;
+        let lookup = Lookup::of_slot(self.pos, slot, self.folio_of(entry))?;
         let (identity, offset) = (lookup.identity, lookup.identity.offset(self.pos));
-        if !lookup.seen.is_in_use() || self.buf.len() > identity.bytes() - offset {
+        let len = self.buf.len();
+        if !lookup.seen.is_in_use() || len > identity.bytes() - offset {
             return None;
         }
-        let from = self.mapping.mm().frames.addr(identity.frame);
-        let from = from.wrapping_add(offset).cast_const();
-        for ahead in (0..self.buf.len().min(PREFETCHED)).step_by(LINE) {
-            prefetch(from.wrapping_add(ahead));
+        let frame = self.mapping.mm().frames.addr(identity.frame);
+        let from = frame.wrapping_add(offset).cast_const();
+        let line = from.wrapping_sub(offset % LINE);
+        for ahead in (0..offset % LINE + len.min(PREFETCHED)).step_by(LINE) {
+            prefetch(line.wrapping_add(ahead));
         }
-        Some((lookup, from))
+        Some((lookup.copying(), from))
     }
 
     /// Copies its cached bytes. Waits for nothing.
@@ -259,7 +266,7 @@ pub struct Batch<'r, R> {
     looked: usize,
     /// Requests before this one are done.
     done: usize,
-    /// And those from this one on.
+    /// And those from this one on, of those that were looked at.
     end: usize,
     /// Pages that were started for requests that are not done.
     started: u64,
@@ -269,10 +276,10 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
     /// A batch of these requests.
     pub fn new(requests: &'r mut [R]) -> Self {
         Self {
+            requests,
             looked: 0,
             done: 0,
-            end: requests.len(),
-            requests,
+            end: 0,
             started: 0,
         }
     }
@@ -310,94 +317,136 @@ impl<'r, 'a, R: AsMut<Request<'a>>> Batch<'r, R> {
 
     /// Takes the next group as far as it goes without waiting.
     fn look(&mut self) {
-        let group = &mut self.requests[self.looked..];
+        let first = self.looked;
+        let group = &mut self.requests[first..];
         let len = group.len().min(GROUP);
         let group = &mut group[..len];
         self.looked += len;
-        let missing = read_hits(group);
-        for (at, request) in group.iter_mut().enumerate() {
-            let request = request.as_mut();
-            if !request.is_done() {
-                request.look(missing >> at & 1 == 1);
-            }
+        let Read { mut open, missing } = read_hits(group);
+        if open == 0 {
+            return;
+        }
+        for at in ones(open) {
+            let request = group[at].as_mut();
+            request.look(missing >> at & 1 == 1);
+            open ^= u32::from(request.is_done()) << at;
         }
         let mut plug = Plug::default();
-        for request in group {
-            let request = request.as_mut();
-            if !request.is_done() {
-                request.start(&mut plug);
-                self.started += request.started;
-            }
+        for at in ones(open) {
+            let request = group[at].as_mut();
+            request.start(&mut plug);
+            self.started += request.started;
+            self.end = first + at + 1;
         }
     }
 }
 
-/// Reads those requests of a group that are plain hits; returns a bit for each whose page is missing.
-fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> u32 {
+/// The places of the ones, from the lowest on.
+fn ones(mut bits: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        (at < u32::BITS).then_some(at as usize)
+    })
+}
+
+/// The rest of a group: a bit for each request that is not done, and for each whose page is missing.
+struct Read {
+    open: u32,
+    missing: u32,
+}
+
+/// Reads those requests of a group that are plain hits.
+fn read_hits<'a, R: AsMut<Request<'a>>>(group: &mut [R]) -> Read {
     const _: () = assert!(GROUP <= u32::BITS as usize);
-    let mut missing = 0;
+    let (mut open, mut missing) = (0, 0);
     let rcu = rcu::read_lock();
     let mut leaves = [const { None }; GROUP];
+    let mut before = None;
     for (request, leaf) in group.iter_mut().zip(&mut leaves) {
-        *leaf = request.as_mut().approach(&rcu);
+        let request = request.as_mut();
+        let file = OfFile::next(before, request.mapping);
+        *leaf = request.approach(&file, &rcu);
+        before = Some(file);
     }
-    let mut indexed = [const { None }; GROUP];
     for (at, request) in group.iter_mut().enumerate() {
         let Some(leaf) = leaves[at] else { continue };
+        // Only to ask for the descriptor: the look-up begins after it.
         match leaf.load_slot() {
-            Some((entry, slot)) => {
-                let mapping: &AddressSpace = request.as_mut().mapping;
-                let folio = mapping.mm().folios.of_entry(entry);
-                prefetch(folio);
-                indexed[at] = Some((slot, folio));
-            }
+            Some((entry, _)) => prefetch(request.as_mut().folio_of(entry)),
             None => missing |= 1 << at,
         }
     }
     let mut found = [const { None }; GROUP];
     for (at, request) in group.iter_mut().enumerate() {
-        if let Some(indexed) = indexed[at].take() {
-            found[at] = request.as_mut().find(indexed);
-        }
-    }
-    for (at, request) in group.iter_mut().enumerate() {
-        if let Some((_, from)) = &found[at] {
-            let to = Iovec::destination(request.as_mut().buf);
-            if to.copy_from_frame(*from).is_err() {
-                found[at] = None;
-            }
+        if let Some(leaf) = leaves[at] {
+            found[at] = request.as_mut().find(leaf);
         }
     }
     let mut hits = Hits { of: None, pages: 0 };
     for (at, request) in group.iter_mut().enumerate() {
         let request = request.as_mut();
-        let Some((lookup, _)) = &found[at] else {
+        let Some((copying, from)) = found[at] else {
+            open |= u32::from(!request.is_done()) << at;
             continue;
         };
-        let len = request.buf.len();
+        let (mapping, len) = (request.mapping, request.buf.len());
+        let copied = Iovec::destination(request.buf).copy_from_frame(from);
         // A truncate beside the copy may have zeroed what it cut off.
-        if lookup.validate() && request.mapping.left(request.pos, len) == len {
+        if copied.is_ok() && copying.validate() && mapping.left(request.pos, len) == len {
+            let last = offset_in_page(request.pos) + len - 1;
             request.iocb.pos += len as u64;
             request.state = State::Done(Ok(()));
-            let last = offset_in_page(request.pos) + len - 1;
-            hits.add(request.mapping, last / PAGE_SIZE + 1);
+            hits.add(mapping, last / PAGE_SIZE + 1);
+        } else {
+            open |= 1 << at;
         }
     }
     drop(rcu);
     hits.count();
-    missing
+    Read { open, missing }
+}
+
+/// The file of requests in a row, and its size before their copies.
+#[derive(Clone, Copy)]
+struct OfFile<'g> {
+    mapping: &'g AddressSpace,
+    /// Zero in a forked child, which can read nothing.
+    size: u64,
+}
+
+impl<'g> OfFile<'g> {
+    /// That of a request's file, which may be that of the request before.
+    #[inline(always)]
+    fn next(before: Option<Self>, mapping: &'g AddressSpace) -> Self {
+        match before {
+            Some(same) if ptr::eq(same.mapping, mapping) => same,
+            _ => Self {
+                mapping,
+                size: match mapping.mm().check_fork() {
+                    Ok(()) => mapping.size(),
+                    Err(_) => 0,
+                },
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn holds(&self, pos: u64, len: usize) -> bool {
+        self.size.saturating_sub(pos) >= len as u64
+    }
 }
 
 /// Hits of requests in a row that are of one file.
-struct Hits<'a> {
-    of: Option<&'a AddressSpace>,
+struct Hits<'g> {
+    of: Option<&'g AddressSpace>,
     pages: usize,
 }
 
-impl<'a> Hits<'a> {
+impl<'g> Hits<'g> {
     #[inline(always)]
-    fn add(&mut self, mapping: &'a AddressSpace, pages: usize) {
-        if !self.of.is_some_and(|of| std::ptr::eq(of, mapping)) {
+    fn add(&mut self, mapping: &'g AddressSpace, pages: usize) {
+        if !self.of.is_some_and(|of| ptr::eq(of, mapping)) {
             self.count();
             *self = Self {
                 of: Some(mapping),
