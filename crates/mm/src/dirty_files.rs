@@ -149,6 +149,6 @@ impl AddressSpace {
 
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
-        self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()
+        self.has_pages_to_write() || !self.direct.is_durable() || self.has_unnoticed_stores()
     }
 }

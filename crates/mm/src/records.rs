@@ -18,6 +18,7 @@
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sync::collections::HashMap;
+use foliocache_sync::durability::Durability;
 use foliocache_sync::rank::{RankedMutex, RankedRwLock};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Condvar, LazyCounter, Mutex, OnceBox, Weak};
@@ -29,8 +30,8 @@ use std::time::Duration;
 
 use crate::counters::{Events, FileCounters, FileStats, PageCounts};
 use crate::dirty::{
-    Closed, DirectWrites, DirtyFiles, FlushState, Groups, Handed, Rewrites, Shares, Space, Stalls,
-    Throttle, Told, WritebackState,
+    Closed, DirtyFiles, FlushState, Groups, Handed, Rewrites, Shares, Space, Stalls, Throttle,
+    Told, WritebackState,
 };
 use crate::errseq::ErrSeq;
 use crate::folio::FolioPool;
@@ -272,7 +273,7 @@ pub struct AddressSpace {
     pub(crate) nr_pages: AtomicU64,
     pub(crate) wb_err: ErrSeq,
     pub(crate) counts: PageCounts,
-    pub(crate) direct: DirectWrites,
+    pub(crate) direct: Durability,
     pub(crate) appended: Appended,
     /// Pages of folios with pins; see `pin.rs`.
     pub(crate) nr_pinned: AtomicU64,

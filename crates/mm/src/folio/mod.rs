@@ -179,6 +179,11 @@ impl Folio {
         self.index() <= page && page < self.end()
     }
 
+    /// Relaxed, as [`Folio::index`].
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.index().0..self.end().0
+    }
+
     /// Whether all of its pages are among `pages`.
     pub(crate) fn lies_in(&self, pages: &Range<u64>) -> bool {
         pages.start <= self.index().0 && self.end().0 <= pages.end

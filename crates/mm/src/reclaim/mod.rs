@@ -294,9 +294,9 @@ impl Mm {
             locked.may(Operation::Evict) && !locked.state.load().has_any(used)
         };
         let mut victims = Vec::new();
-        let (pages, last) = (range.start.0..range.end.0, PageIndex(range.end.0 - 1));
+        let pages = range.start.0..range.end.0;
         let lock = |page| mapping.try_lock_folio(page);
-        mapping.for_each_folio(range.start, last, lock, |locked| {
+        mapping.for_each_folio(pages.clone(), lock, |locked| {
             if locked.lies_in(&pages) && unused(&locked) {
                 victims.push(locked);
             }
