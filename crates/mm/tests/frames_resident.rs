@@ -4,10 +4,15 @@
 #![cfg(not(any(loom, shuttle)))]
 
 use foliocache_mm::{BLOCK_FRAMES, BLOCK_SIZE, FrameNumber, Frames};
-use foliocache_sys::memory::process_anon_bytes;
+use foliocache_sys::Errno;
+use foliocache_sys::memory::Resident;
 use std::collections::HashSet;
 
 const MIB: u64 = 1 << 20;
+
+fn process_anon_bytes() -> Result<u64, Errno> {
+    Ok(Resident::of_process()?.anonymous)
+}
 
 #[test]
 fn a_shrink_gives_whole_blocks_back() {

@@ -396,7 +396,7 @@ impl DirFs {
             options.revalidate_absent_after = Duration::MAX;
         }
         if options.raise_open_files
-            && let Err(errno) = fd::raise_open_file_limit()
+            && let Err(errno) = fd::set_open_file_limit(u64::MAX)
         {
             tracing::debug!(%errno, "the limit of open files stays as it is");
         }

@@ -39,7 +39,7 @@ use super::stats::{Fallback, count};
 use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sys::fd::{self, BorrowedFd, Extent, IoSegment};
+use foliocache_sys::fd::{self, Advice, BorrowedFd, Extent, IoSegment};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd::AsFd};
 use smallvec::SmallVec;
@@ -442,5 +442,5 @@ pub(super) fn drop_behind(fd: BorrowedFd<'_>, range: Range<u64>) {
     let from = range.start - range.start % page;
     let to = range.end.next_multiple_of(page);
     // A hint: what is not dropped costs the kernel memory that it can take back.
-    let _ = fd::fadvise_dontneed(fd, from, to - from);
+    let _ = fd::fadvise(fd, from, to - from, Advice::DontNeed);
 }

@@ -263,7 +263,7 @@ impl Frames {
         let part = frames.start as usize * PAGE_SIZE..frames.end as usize * PAGE_SIZE;
         if state.huge == HugeFrames::Wanted {
             // SAFETY: no frame of the linear space was handed out yet; `take_linear` allocates.
-            let memory = || unsafe { SharedMemory::over_huge(&self.range, part.clone()) };
+            let memory = || unsafe { SharedMemory::over(&self.range, part.clone(), true) };
             state.huge = match (free_huge_pages() > 0).then(memory) {
                 Some(Ok(memory)) => {
                     state.huge = HugeFrames::On;
@@ -276,7 +276,7 @@ impl Frames {
             tracing::warn!(reason = %state.huge, "mapped files have no huge pages");
         }
         // SAFETY: no frame of the linear space was handed out yet.
-        unsafe { SharedMemory::over(&self.range, part) }
+        unsafe { SharedMemory::over(&self.range, part, false) }
     }
 
     /// Takes a run of the linear space for `pages` pages of a file, and as many again where there is room, or as
