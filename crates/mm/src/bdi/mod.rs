@@ -70,7 +70,7 @@ impl BackingDevInfo {
         let heap = MappingCharge::heap_bytes() as u64;
         let charge = MetadataCharge::before_names(&self.mm, heap, MetadataCharge::PATIENCE)?;
         let slot = loop {
-            if let Some(slot) = self.mm.mapping_slab.reserve() {
+            if let Some(slot) = self.mm.mapping_slab.0.reserve() {
                 break slot;
             }
             // Makes room for a page of the slab, and gives it back for the slab to take. Others may take it first.
