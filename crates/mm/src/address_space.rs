@@ -36,7 +36,7 @@
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::durability::Durability;
-use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::rank::{RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, LazyCounter, OnceBox, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::ops::Range;
@@ -96,12 +96,12 @@ impl AddressSpace {
                 start: AtomicU64::new(0),
                 nr_pinned: AtomicU64::new(0),
                 index: XArray::new(Arc::clone(&mm.nodes)),
-                i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
-                invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
-                flush_lock: RankedMutex::new(Rank::FlushLock, FlushState::default()),
+                i_rwsem: RankedRwLock::new(()),
+                invalidate_lock: RankedRwLock::new(()),
+                flush_lock: RankedMutex::new(FlushState::default()),
                 groups: OnceBox::default(),
                 awaited: AtomicU32::new(0),
-                wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
+                wb_lock: RankedMutex::new(WritebackState::new(size)),
                 wb_err: ErrSeq::default(),
                 counters: FileCounters::default(),
                 dirty_turn: AtomicU64::new(NOT_DIRTY),

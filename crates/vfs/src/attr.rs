@@ -61,7 +61,7 @@ use crate::generation::Generation;
 use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use foliocache_sync::rank::{ConstRankedMutex, Rank, RankedMutexGuard};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedMutexGuard};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::time::{Timespec, coarse_realtime, realtime};
 
@@ -155,7 +155,7 @@ impl Attributes {
 pub struct AttrCell {
     seq: SeqCount,
     /// The number of doubts. Changes together with the words.
-    doubts: ConstRankedMutex<{ Rank::Attributes as u8 }, u32>,
+    doubts: RankedMutex<{ Rank::Attributes as u8 }, u32>,
     believed_until: AtomicU64,
     words: [AtomicU64; WORDS],
     stamp: AtomicI64,
@@ -178,7 +178,7 @@ impl AttrCell {
     pub fn new(attributes: Attributes) -> AttrCell {
         AttrCell {
             seq: SeqCount::new(),
-            doubts: ConstRankedMutex::new(0),
+            doubts: RankedMutex::new(0),
             believed_until: AtomicU64::new(0),
             words: attributes.to_words().map(AtomicU64::new),
             stamp: AtomicI64::new(NEVER),

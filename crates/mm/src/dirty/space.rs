@@ -25,7 +25,7 @@ pub(crate) struct Space {
     pub(crate) unasked: ShardedCounter,
     /// When room became scarce last, in nanoseconds of `monotonic_ns`.
     pub(crate) scarce_since: AtomicU64,
-    pub(crate) writing: RankedMutex<()>,
+    pub(crate) writing: RankedMutex<{ Rank::Space as u8 }, ()>,
 }
 
 impl Default for Space {
@@ -36,7 +36,7 @@ impl Default for Space {
             reserved: AtomicU64::new(0),
             unasked: ShardedCounter::new(),
             scarce_since: AtomicU64::new(0),
-            writing: RankedMutex::new(Rank::Space, ()),
+            writing: RankedMutex::new(()),
         }
     }
 }

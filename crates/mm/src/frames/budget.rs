@@ -73,10 +73,11 @@ impl Counts {
     }
 }
 
+#[derive(Default)]
 pub(super) struct Budget {
     word: CachePadded<AtomicU64>,
     head_need: AtomicU32,
-    queue: RankedMutex<Queue>,
+    queue: RankedMutex<{ Rank::Budget as u8 }, Queue>,
 }
 
 struct Waiter {
@@ -87,14 +88,6 @@ struct Waiter {
 type Queue = VecDeque<Arc<Waiter>>;
 
 impl Budget {
-    pub(super) fn new() -> Self {
-        Self {
-            word: CachePadded::new(AtomicU64::new(0)),
-            head_need: AtomicU32::new(0),
-            queue: RankedMutex::new(Rank::Budget, VecDeque::new()),
-        }
-    }
-
     /// The counts of now. A hint unless the caller keeps them from changing.
     #[inline]
     pub(super) fn counts(&self) -> Counts {

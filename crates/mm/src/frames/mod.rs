@@ -103,7 +103,7 @@ pub struct Frames {
     /// Blocks that cannot be emptied (`fixed.rs`).
     nr_fixed: AtomicU32,
     hints: Hints,
-    table: RankedMutex<Table>,
+    table: RankedMutex<{ Rank::Frames as u8 }, Table>,
     /// Notified, under the table's lock, when a new block is open.
     grown: Condvar,
 }
@@ -125,14 +125,14 @@ impl Frames {
             owners: Owners::new(max_blocks)?,
             fixed: FixedBlocks::new(max_blocks)?,
             max_limit,
-            budget: Budget::new(),
+            budget: Budget::default(),
             linear: Linear::new(max_blocks, units),
             room: Room::default(),
             magazines: Magazines::new(),
             isolated: AtomicU32::new(0),
             nr_fixed: AtomicU32::new(0),
             hints: Hints::default(),
-            table: RankedMutex::new(Rank::Frames, Table::new()),
+            table: RankedMutex::new(Table::new()),
             grown: Condvar::new(),
         };
         frames.check_limit(limit)?;
