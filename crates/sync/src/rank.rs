@@ -12,9 +12,9 @@
 //! - [`acquire`] gives a [`RankToken`] to code that implements a lock by other means, a bit in a state word
 //!   for instance. It keeps the token for as long as it holds the lock.
 //! - Locks of the *same* rank do not nest, unless the caller has an order among them and says so with
-//!   [`acquire_nested`] or `lock_nested` (folio locks in ascending index; directories ancestors first,
+//!   [`How::Nested`] or `lock_nested` (folio locks in ascending index; directories ancestors first,
 //!   else by inode number).
-//! - An attempt that does not wait (`try_lock`, [`acquire_try`]) cannot deadlock and may be out of
+//! - An attempt that does not wait (`try_lock`, [`How::Try`]) cannot deadlock and may be out of
 //!   order; the lock that it took counts for later acquisitions like any other.
 //!
 //! # Invariants
@@ -179,7 +179,7 @@ pub struct RankToken {
 
 impl RankToken {
     /// Takes the lock off this thread's list without releasing it: another thread will. That thread may
-    /// call [`acquire_try`] to have it on its own list.
+    /// call [`acquire`] with [`How::Try`] to have it on its own list.
     pub fn disown(self) {
         drop(self);
     }
@@ -192,47 +192,37 @@ impl Drop for RankToken {
     }
 }
 
+/// How a lock is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// Waits; only outer ranks may be held.
+pub enum How {
+    /// The thread waits for it; only locks of outer ranks may be held.
     Ordered,
-    /// Waits; locks of the same rank may be held too, in an order that the caller keeps.
+    /// The thread waits for it; locks of the same rank may be held too. All callers take them in one order, ascending
+    /// index for example.
     Nested,
-    /// Does not wait.
+    /// It was taken without waiting, and may be out of order; or it was [disowned](RankToken::disown), and is taken over.
     Try,
 }
 
-/// Says that this thread is about to wait for a lock of this rank. Call it before waiting, so that an
+/// Says that this thread is about to wait for a lock of this rank, or that it has one. Call it before waiting, so that an
 /// inversion panics instead of deadlocking.
 ///
 /// # Panics
 ///
-/// In debug builds, when the thread holds a lock of the same or an inner rank, or is in an RCU read
-/// section and the rank sleeps.
+/// In debug builds, if the thread waits and holds a lock of an inner rank, or of the same one unless `how` allows that; or is in
+/// an RCU read section and the rank sleeps.
 #[track_caller]
 #[inline(always)]
-pub fn acquire(rank: Rank) -> RankToken {
-    take(rank, How::Ordered)
-}
-
-/// Like [`acquire`], where locks of the same rank may be held: all callers take them in one order, ascending index
-/// for example.
-///
-/// # Panics
-///
-/// In debug builds, when the thread holds a lock of an inner rank, or as [`acquire`] in a read section.
-#[track_caller]
-#[inline(always)]
-pub fn acquire_nested(rank: Rank) -> RankToken {
-    take(rank, How::Nested)
-}
-
-/// Says that this thread has taken a lock of this rank without waiting for it, which may be out of
-/// order, or has taken over one that was [disowned](RankToken::disown).
-#[track_caller]
-#[inline(always)]
-pub fn acquire_try(rank: Rank) -> RankToken {
-    take(rank, How::Try)
+pub fn acquire(rank: Rank, how: How) -> RankToken {
+    if cfg!(debug_assertions) && how != How::Try && rank.sleeps() {
+        might_sleep();
+    }
+    RankToken {
+        #[cfg(debug_assertions)]
+        id: held::push(rank, how),
+        _inside: inside::enter(),
+        _thread: PhantomData,
+    }
 }
 
 /// Checks that this thread could wait for a lock of this rank now, as a function does that waits for it
@@ -264,20 +254,6 @@ pub fn might_sleep() {
     }
 }
 
-#[track_caller]
-#[inline(always)]
-fn take(rank: Rank, how: How) -> RankToken {
-    if cfg!(debug_assertions) && how != How::Try && rank.sleeps() {
-        might_sleep();
-    }
-    RankToken {
-        #[cfg(debug_assertions)]
-        id: held::push(rank, how),
-        _inside: inside::enter(),
-        _thread: PhantomData,
-    }
-}
-
 /// The rank with a number. A number that is none does not compile.
 const fn rank_of<const RANK: u8>() -> Rank {
     const { RANKS[RANK as usize] }
@@ -287,7 +263,7 @@ const fn rank_of<const RANK: u8>() -> Rank {
 #[track_caller]
 #[inline(always)]
 fn hold<const RANK: u8, G>(how: How, lock: impl FnOnce() -> G) -> Ranked<G> {
-    let token = take(rank_of::<RANK>(), how);
+    let token = acquire(rank_of::<RANK>(), how);
     Ranked {
         guard: lock(),
         token,
@@ -299,7 +275,7 @@ fn hold<const RANK: u8, G>(how: How, lock: impl FnOnce() -> G) -> Ranked<G> {
 #[inline(always)]
 fn tried<const RANK: u8, G>(guard: Option<G>) -> Option<Ranked<G>> {
     let guard = guard?;
-    let token = take(rank_of::<RANK>(), How::Try);
+    let token = acquire(rank_of::<RANK>(), How::Try);
     Some(Ranked { guard, token })
 }
 

@@ -28,10 +28,10 @@ fn the_order_of_the_list_is_allowed() {
     let outer = RankedMutex::<{ Rank::IRwsem as u8 }, _>::new(());
     let inner = RankedRwLock::<{ Rank::XaLock as u8 }, _>::new(1);
     let _outer = outer.lock();
-    let _bit = acquire(Rank::FolioLock);
+    let _bit = acquire(Rank::FolioLock, How::Ordered);
     let mut inner = inner.write();
     *inner += 1;
-    let _leaf = acquire(Rank::Leaf);
+    let _leaf = acquire(Rank::Leaf, How::Ordered);
 }
 
 #[cfg(debug_assertions)]
@@ -72,15 +72,15 @@ fn no_lock_is_taken_while_a_sequence_counter_is_odd() {
 #[cfg(debug_assertions)]
 #[test]
 fn the_same_rank_twice_needs_an_order() {
-    let first = acquire(Rank::FolioLock);
-    assert!(panic_message(|| drop(acquire(Rank::FolioLock))).is_some());
-    let second = acquire_nested(Rank::FolioLock);
+    let first = acquire(Rank::FolioLock, How::Ordered);
+    assert!(panic_message(|| drop(acquire(Rank::FolioLock, How::Ordered))).is_some());
+    let second = acquire(Rank::FolioLock, How::Nested);
     // Release in any order.
     drop(first);
     drop(second);
-    drop(acquire(Rank::FolioLock));
-    let _leaf = acquire(Rank::Leaf);
-    assert!(panic_message(|| drop(acquire_nested(Rank::FolioLock))).is_some());
+    drop(acquire(Rank::FolioLock, How::Ordered));
+    let _leaf = acquire(Rank::Leaf, How::Ordered);
+    assert!(panic_message(|| drop(acquire(Rank::FolioLock, How::Nested))).is_some());
 }
 
 #[cfg(debug_assertions)]
@@ -91,25 +91,25 @@ fn an_attempt_may_be_out_of_order_and_counts_afterwards() {
     let held = lru.lock();
     let tried = folio.try_lock().expect("it is free");
     drop(held);
-    assert!(panic_message(|| drop(acquire(Rank::InvalidateLock))).is_some());
+    assert!(panic_message(|| drop(acquire(Rank::InvalidateLock, How::Ordered))).is_some());
     drop(tried);
-    drop(acquire(Rank::InvalidateLock));
+    drop(acquire(Rank::InvalidateLock, How::Ordered));
 }
 
 #[cfg(debug_assertions)]
 #[test]
 fn an_inversion_leaves_the_list_as_it_was() {
-    let held = acquire(Rank::Leaf);
+    let held = acquire(Rank::Leaf, How::Ordered);
     assert!(panic_message(|| might_lock(Rank::Frames)).is_some());
-    assert!(panic_message(|| drop(acquire(Rank::Frames))).is_some());
+    assert!(panic_message(|| drop(acquire(Rank::Frames, How::Ordered))).is_some());
     drop(held);
     might_lock(Rank::Namespace);
 }
 
 #[test]
 fn a_disowned_lock_is_off_the_list() {
-    acquire(Rank::Leaf).disown();
-    drop(acquire(Rank::Namespace));
+    acquire(Rank::Leaf, How::Ordered).disown();
+    drop(acquire(Rank::Namespace, How::Ordered));
 }
 
 #[cfg(debug_assertions)]
@@ -139,9 +139,9 @@ fn a_condvar_keeps_the_rank() {
         guard = state.1.wait_ranked(guard);
     }
     #[cfg(debug_assertions)]
-    assert!(panic_message(|| drop(acquire(Rank::Frames))).is_some());
+    assert!(panic_message(|| drop(acquire(Rank::Frames, How::Ordered))).is_some());
     drop(guard);
-    drop(acquire(Rank::Frames));
+    drop(acquire(Rank::Frames, How::Ordered));
     waker.join().expect("the waker does not panic");
 }
 
@@ -160,7 +160,7 @@ fn a_thread_that_holds_a_lock_is_inside_a_call() {
     assert!(is_inside());
     drop(shared);
     assert!(!is_inside());
-    let token = acquire_try(Rank::FolioLock);
+    let token = acquire(Rank::FolioLock, How::Try);
     assert!(is_inside());
     token.disown();
     assert!(!is_inside());

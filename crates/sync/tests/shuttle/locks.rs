@@ -2,7 +2,7 @@
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::model::sample;
-use foliocache_sync::rank::{self, Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::rank::{self, How, Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::wait::{LockBits, WaitTable};
 use foliocache_sync::{Arc, Condvar, rcu, thread};
 
@@ -33,7 +33,7 @@ impl File {
     }
 
     fn locked(&self) {
-        let _token = rank::acquire(Rank::FolioLock);
+        let _token = rank::acquire(Rank::FolioLock, How::Ordered);
         BITS.lock(&self.word, &self.table);
         let before = self.content.load(Ordering::Relaxed);
         *self.xa_lock.lock() += 1;
