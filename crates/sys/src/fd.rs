@@ -50,8 +50,8 @@ pub(crate) use segment::{Batch, Batches};
 pub use segment::{Extent, IoSegment};
 pub(crate) use stat::stat_at;
 pub use stat::{
-    Device, DirectIoAlignment, FileKind, Stat, StatFs, direct_io_alignment, fs_magic, fstat,
-    fstat_new, fstatvfs,
+    Attr, Attributes, Device, DirectIoAlignment, FileKind, Stat, StatFs, direct_io_alignment,
+    fs_magic, fstat, fstat_new, fstatvfs,
 };
 pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -170,7 +170,7 @@ pub fn read_segments(
 
 /// Whether `pos` is at or past the end of a regular file.
 pub(crate) fn at_end(fd: BorrowedFd<'_>, pos: u64) -> bool {
-    fstat(fd).is_ok_and(|st| st.kind() == FileKind::Regular && pos >= st.size)
+    fstat(fd).is_ok_and(|st| st.kind == FileKind::Regular && pos >= st.size)
 }
 
 /// Writes all `segments` at byte `pos`, with as many calls as it takes.

@@ -226,7 +226,7 @@ impl FileSystem for DirFs {
         };
         let made = self.open_name(dir.as_fd(), name)?;
         let stat = fd::fstat(made.as_fd())?;
-        let kind = stat.kind();
+        let kind = stat.kind;
         let stat = self
             .give_to(ctx, dir.as_fd(), made.as_fd(), mode, stat)
             .inspect_err(|_| {

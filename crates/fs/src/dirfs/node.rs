@@ -147,7 +147,7 @@ impl DirNode {
         attributes: SlabArc<AttrCell>,
         location: Location,
     ) -> DirNode {
-        let kind = stat.kind();
+        let kind = stat.kind;
         let node = DirNode {
             shared: shared.clone(),
             // Relaxed: they need only differ.
@@ -568,12 +568,12 @@ mod tests {
             std::os::unix::fs::symlink("a", source.path().join("link")).expect("a link");
             let mut stat = dir::fstatat(fs.shared.root.as_fd(), name).expect("its attributes");
             if !has_birth {
-                stat.btime = None;
+                stat.attr.btime = None;
             }
             let has_birth = stat.btime.is_some();
             let (first, _) = fs.adopt(&root, name, &stat).expect("an inode");
             DirNode::of(&first).unwrap().keep_target(&"a".into());
-            stat.ctime.sec += 1;
+            stat.attr.ctime.sec += 1;
             let (second, _) = fs.adopt(&root, name, &stat).expect("an inode");
             assert!(SlabArc::ptr_eq(&first, &second));
             let kept = DirNode::of(&second).unwrap().cached_link();

@@ -203,7 +203,7 @@ impl Shared {
     /// The attributes of a file whose inode is not in memory.
     fn not_cached(&self, inodes: &Inodes, stat: &fd::Stat) -> Attr {
         let number = inodes.numbers().of(stat.dev.raw(), stat.ino);
-        self.found(stat).of(number.unwrap_or(stat.ino), stat.kind())
+        self.found(stat).of(number.unwrap_or(stat.ino), stat.kind)
     }
 }
 
