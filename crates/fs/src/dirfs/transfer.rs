@@ -137,9 +137,10 @@ impl<'a> SourceFile<'a> {
         }
         if let Some(direct) = self.direct_for(pos, len) {
             let fd = direct.fd.as_fd();
+            let read = || fd::read_segments(fd, pos, segments);
             let done = match &self.shared.engine {
-                Some(engine) => engine.read_blocking(fd, pos, segments),
-                None => fd::read_segments(fd, pos, segments),
+                Some(engine) => engine.run_blocking(read),
+                None => read(),
             };
             match done {
                 Err(Errno::EINVAL) => self.fds.give_up_direct(self.shared, Errno::EINVAL),
@@ -382,9 +383,10 @@ impl<'a> SourceFile<'a> {
             && let Some(direct) = self.fds.direct(self.shared)
         {
             let fd = direct.fd.as_fd();
+            let write = || fd::write_segments(fd, pos, segments);
             let done = match &self.shared.engine {
-                Some(engine) => engine.write_blocking(fd, pos, segments),
-                None => fd::write_segments(fd, pos, segments),
+                Some(engine) => engine.run_blocking(write),
+                None => write(),
             };
             match done {
                 Err(Errno::EINVAL) => self.fds.give_up_direct(self.shared, Errno::EINVAL),
