@@ -284,16 +284,11 @@ impl Drop for Ticket<'_> {
 }
 
 impl Frames {
-    /// Joins the queue for `n` general frames: [`Frames::enqueue_of`].
-    pub fn enqueue(&self, n: u32) -> Ticket<'_> {
-        self.enqueue_of(FrameKind::General, n)
-    }
-
     /// Joins the queue for `n` frames of a kind.
     ///
     /// `n` must not be more than [`Frames::capacity`], or the wait never ends. Costs some hundred bytes
     /// outside the bound while the ticket lives.
-    pub fn enqueue_of(&self, kind: FrameKind, n: u32) -> Ticket<'_> {
+    pub fn enqueue(&self, kind: FrameKind, n: u32) -> Ticket<'_> {
         let budget = self.budget_of(kind);
         let waiter = Arc::new(Waiter {
             need: n,
