@@ -111,11 +111,6 @@ impl BackingDevInfo {
         self.dirty_files.lock().by_turn.len()
     }
 
-    #[cfg(all(test, not(any(loom, shuttle))))]
-    pub(crate) fn turns(&self) -> u64 {
-        self.dirty_files.lock().last
-    }
-
     /// Takes a file off the list if it is durable now. The list's reference is dropped without the lock held.
     pub(crate) fn unqueue_if_durable(&self, mapping: &AddressSpace) {
         let mut files = self.dirty_files.lock();

@@ -91,7 +91,7 @@ struct Active {
 }
 
 /// Shared by the engine and its worker.
-struct Shared {
+pub(super) struct Shared {
     handoff: Handoff<Active, JoinHandle<()>, Errno>,
     guard: ForkGuard,
     wake: Event,
@@ -100,11 +100,12 @@ struct Shared {
     device: Device,
     counters: Counters,
     writes: Writes,
+    /// The ring's descriptor, once there is one.
     #[cfg(test)]
-    ring_fd: core::sync::atomic::AtomicI32,
+    pub(super) ring_fd: core::sync::atomic::AtomicI32,
     /// The worker panics after it has taken over new requests.
     #[cfg(test)]
-    inject_panic: core::sync::atomic::AtomicBool,
+    pub(super) inject_panic: core::sync::atomic::AtomicBool,
 }
 
 #[derive(Default)]
@@ -165,7 +166,7 @@ impl fmt::Display for EngineStats {
 /// Dropping it waits until all I/O has ended and `done` was called for it, unless it is dropped by
 /// a `done`: then the worker ends by itself.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Engine {
@@ -275,18 +276,6 @@ impl Engine {
     ) -> Result<(), Errno> {
         self.shared.guard.check()?;
         self.shared.writes.write(fd, extents)
-    }
-
-    /// Has the worker panic.
-    #[cfg(test)]
-    pub(super) fn inject_panic(&self) {
-        self.shared.inject_panic.store(true, Ordering::Relaxed);
-    }
-
-    /// The ring's descriptor, once there is one.
-    #[cfg(test)]
-    pub(super) fn ring_fd(&self) -> i32 {
-        self.shared.ring_fd.load(Ordering::Relaxed)
     }
 
     /// Why the engine takes no I/O any more. Takes the engine's lock for a moment.
