@@ -386,7 +386,7 @@ pub(crate) fn open_direct(path: &Path) -> io::Result<OwnedFd> {
 pub(crate) fn drop_from_kernel_cache(path: &Path) -> io::Result<()> {
     let file = fs::File::open(path)?;
     // Whole: to the end of the file.
-    Ok(fd::fadvise_dontneed(file.as_fd(), 0, 0)?)
+    Ok(fd::fadvise(file.as_fd(), 0, 0, fd::Advice::DontNeed)?)
 }
 
 #[cfg(test)]

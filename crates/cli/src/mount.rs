@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 use foliocache::{Cache, DirectoryOptions, WritebackAtClose};
 use foliocache_fuse::{KernelCache, MountOptions};
 use foliocache_sys::memory::Resident;
-use foliocache_sys::signal::{Signal, Signals};
+use foliocache_sys::signal::{Signal, Signals, signal_name};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, RwLock};
@@ -359,18 +359,18 @@ fn serve(
     let mut write_back = WriteBack::default();
     loop {
         match signals.wait(INTERVAL) {
-            Ok(Some(Signal::User1)) => match mounted.cache.stats() {
+            Ok(Some(Signal::USR1)) => match mounted.cache.stats() {
                 Ok(stats) => status.report(&stats, mounted.shared().stats()),
                 Err(error) => say(&format!("SIGUSR1: {error}")),
             },
-            Ok(Some(Signal::User2)) => write_back.ask(mounted),
-            Ok(Some(Signal::Hangup)) => {
+            Ok(Some(Signal::USR2)) => write_back.ask(mounted),
+            Ok(Some(Signal::HUP)) => {
                 status.look_for_terminal();
                 supervisor.reloading();
                 log::hang_up();
                 supervisor.reloaded();
             }
-            Ok(Some(signal)) => return format!("{}: writing back", signal.name()),
+            Ok(Some(signal)) => return format!("{}: writing back", signal_name(signal)),
             Ok(None) => {}
             Err(errno) => return format!("cannot wait for signals ({errno}): writing back"),
         }

@@ -23,7 +23,7 @@ use crate::status::{self, INTERVAL, StatusLine, show};
 use crate::{CUT_OFF, FAILED, UNWRITTEN, spawn};
 use foliocache::{Cache, CacheStats};
 use foliocache_fuse::Mount;
-use foliocache_sys::signal::{Signal, Signals};
+use foliocache_sys::signal::{Signal, Signals, signal_name};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -182,8 +182,8 @@ pub(crate) fn end(
             }
         }
         let why = match signals.wait(INTERVAL / 10) {
-            Ok(Some(signal @ (Signal::Interrupt | Signal::Terminate))) => {
-                format!("{} again: given up", signal.name())
+            Ok(Some(signal @ (Signal::INT | Signal::TERM))) => {
+                format!("{} again: given up", signal_name(signal))
             }
             Ok(Some(signal)) => {
                 while_ending(signal, stats.ok().as_ref(), &mount, status);
@@ -230,13 +230,13 @@ fn while_ending(
     status: &mut StatusLine,
 ) {
     match signal {
-        Signal::User1 => {
+        Signal::USR1 => {
             let of_mount = || Some(mount.upgrade()?.try_read().ok()?.stats());
             if let Some(stats) = stats {
                 status.report(stats, of_mount().unwrap_or_default());
             }
         }
-        Signal::User2 => say("SIGUSR2: the mount is ending, and everything is being written back"),
+        Signal::USR2 => say("SIGUSR2: the mount is ending, and everything is being written back"),
         _ => log::hang_up(),
     }
 }

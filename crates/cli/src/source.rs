@@ -9,7 +9,7 @@ use crate::check::FS_TYPE;
 use crate::log::say;
 use foliocache::{Cache, Directory, DirectoryError, DirectoryOptions, Error};
 use foliocache_sys::dir::mount::{MountInfo, is_read_only, mounts};
-use foliocache_sys::signal::{Signal, Signals};
+use foliocache_sys::signal::{Signal, Signals, signal_name};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -62,8 +62,8 @@ pub(crate) fn open(
                 "{source} is in use, maybe by a mount that is ending: waiting for up to {seconds} s"
             ));
         }
-        if let Ok(Some(signal @ (Signal::Interrupt | Signal::Terminate))) = signals.wait(RETRY) {
-            return Err(format!("{}: not mounted", signal.name()));
+        if let Ok(Some(signal @ (Signal::INT | Signal::TERM))) = signals.wait(RETRY) {
+            return Err(format!("{}: not mounted", signal_name(signal)));
         }
     }
 }

@@ -14,10 +14,10 @@
 //!
 //! # Locking
 //!
-//! `stack`, a [`Leaf`](Rank::Leaf), protects the list of free buffers.
+//! `stack`, a [leaf](foliocache_sync::rank::Rank::Leaf), protects the list of free buffers.
 
 use foliocache_sync::Condvar;
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 
 /// Most bytes that one request reads or writes; the kernel allows no more.
 pub(crate) const MAX_REQUEST: u32 = 1 << 20;
@@ -32,7 +32,7 @@ const BUFFER_BYTES: usize = MAX_REQUEST as usize + PAGE;
 
 /// The buffers of one mount. They are kept until it ends.
 pub(crate) struct Buffers {
-    stack: RankedMutex<Stack>,
+    stack: LeafMutex<Stack>,
     /// Signalled when a buffer is returned.
     free: Condvar,
     most: usize,
@@ -48,7 +48,7 @@ impl Buffers {
     /// An empty stack for at most `most` buffers.
     pub(crate) fn new(most: usize) -> Buffers {
         Buffers {
-            stack: RankedMutex::new(Rank::Leaf, Stack::default()),
+            stack: LeafMutex::new(Stack::default()),
             free: Condvar::new(),
             most,
         }

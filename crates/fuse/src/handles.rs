@@ -70,14 +70,14 @@ pub(crate) struct DirHandle {
 
 /// The open files or directories, by number. A number is never used twice.
 pub(crate) struct Handles<T> {
-    open: RankedRwLock<HashMap<u64, Arc<T>>>,
+    open: RankedRwLock<{ Rank::Leaf as u8 }, HashMap<u64, Arc<T>>>,
     next: AtomicU64,
 }
 
 impl<T> Handles<T> {
     pub(crate) fn new() -> Self {
         Handles {
-            open: RankedRwLock::new(Rank::Leaf, HashMap::new()),
+            open: RankedRwLock::new(HashMap::new()),
             next: AtomicU64::new(1),
         }
     }

@@ -122,6 +122,8 @@ fn table_bytes(room: usize) -> u64 {
     (PageVec::<Node>::bytes_for(room) + PageVec::<u32>::bytes_for(room)) as u64
 }
 
+type LockedShard = RankedMutex<{ Rank::Namespace as u8 }, Shard>;
+
 impl Shard {
     fn chain(&self, ino: u64) -> usize {
         let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -242,7 +244,7 @@ impl Shard {
 
 /// The inodes that the kernel knows.
 pub(crate) struct Nodes {
-    shards: [RankedMutex<Shard>; SHARDS],
+    shards: [LockedShard; SHARDS],
     /// The last answer about the root, which has no node.
     root: LeafMutex<Answered>,
     changes: Changes,
@@ -255,7 +257,7 @@ impl Nodes {
     /// Only the root. `counters` have the sum of all counts.
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
-            shards: std::array::from_fn(|_| RankedMutex::new(Rank::Namespace, Shard::default())),
+            shards: std::array::from_fn(|_| LockedShard::default()),
             root: LeafMutex::default(),
             changes: Changes::default(),
             keeps_names: AtomicBool::new(false),
@@ -269,7 +271,7 @@ impl Nodes {
         self.keeps_names.store(true, Ordering::Relaxed);
     }
 
-    fn shard(&self, ino: u64) -> &RankedMutex<Shard> {
+    fn shard(&self, ino: u64) -> &LockedShard {
         &self.shards[ino as usize % SHARDS]
     }
 

@@ -19,7 +19,7 @@ use foliocache_mm::{MetadataCharge, Mm, MmConfig};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
 use foliocache_sync::background::Panics;
-use foliocache_sync::rank::{self, Rank};
+use foliocache_sync::rank::{self, How, Rank};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
     DirEntry, FileSystem, New, OpContext, OpenDirectory, OpenFlags, ROOT_INO, Remove, SetAttr,
@@ -530,7 +530,7 @@ fn a_reading_is_closed_after_observers_were_told() {
     handle.directory = Box::new(Closes(closed.clone()));
     let reading = conn.listed.open(ROOT_INO, true, || Ok(handle)).unwrap();
     conn.listed.put(reading, 10);
-    let told = rank::acquire(Rank::Observers);
+    let told = rank::acquire(Rank::Observers, How::Ordered);
     conn.listed.names_changed(ROOT_INO);
     assert_eq!(conn.listed.len(), 0);
     // Relaxed, here and below: one thread.

@@ -35,13 +35,14 @@
 //! reader that sees the size sees the bytes. The figures beside it are Relaxed.
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::durability::Durability;
+use foliocache_sync::rank::{RankedMutex, RankedRwLock};
 use foliocache_sync::{Arc, LazyCounter, OnceBox, rcu};
 use foliocache_xarray::{Mark, XArray};
 use std::ops::Range;
 
 use crate::counters::{Count, FileCounters, PageCounts, bump};
-use crate::dirty::{DirectWrites, FlushState, NOT_DIRTY, WritebackState};
+use crate::dirty::{FlushState, NOT_DIRTY, WritebackState};
 use crate::errseq::ErrSeq;
 use crate::folio::state::Snapshot;
 use crate::folio::{Folio, Identity, LockedFolio, Operation, flag, grains};
@@ -90,17 +91,17 @@ impl AddressSpace {
                 size: AtomicU64::new(size),
                 nr_pages: AtomicU64::new(0),
                 appended: Appended::default(),
-                direct: DirectWrites::default(),
+                direct: Durability::new(),
                 counts: PageCounts::default(),
                 start: AtomicU64::new(0),
                 nr_pinned: AtomicU64::new(0),
                 index: XArray::new(Arc::clone(&mm.nodes)),
-                i_rwsem: RankedRwLock::new(Rank::IRwsem, ()),
-                invalidate_lock: RankedRwLock::new(Rank::InvalidateLock, ()),
-                flush_lock: RankedMutex::new(Rank::FlushLock, FlushState::default()),
+                i_rwsem: RankedRwLock::new(()),
+                invalidate_lock: RankedRwLock::new(()),
+                flush_lock: RankedMutex::new(FlushState::default()),
                 groups: OnceBox::default(),
                 awaited: AtomicU32::new(0),
-                wb_lock: RankedMutex::new(Rank::WritebackLock, WritebackState::new(size)),
+                wb_lock: RankedMutex::new(WritebackState::new(size)),
                 wb_err: ErrSeq::default(),
                 counters: FileCounters::default(),
                 dirty_turn: AtomicU64::new(NOT_DIRTY),
@@ -416,19 +417,17 @@ impl AddressSpace {
         self.mm().frames.addr(locked.frame()).wrapping_add(offset)
     }
 
-    /// Removes the folios that lie in `pages` whole and permit `operation`; `lock` chooses between waiting for those
-    /// in use and leaving them. Returns how many pages went.
+    /// Removes the folios that lie in `pages` whole and permit `operation`; an eviction leaves those in use, the others
+    /// wait for them. Returns how many pages went.
     ///
     /// Context: for [`Operation::Remove`] `wb_lock` held, unless nothing can be dirty.
-    pub(crate) fn remove_folios<'a>(
-        &'a self,
-        pages: Range<u64>,
-        operation: Operation,
-        lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
-    ) -> u64 {
+    pub(crate) fn remove_folios(&self, pages: Range<u64>, operation: Operation) -> u64 {
         let mut dropped = 0;
-        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
-        self.for_each_folio(first, last, lock, |locked| {
+        let lock = |page| match operation {
+            Operation::Evict => self.try_lock_folio(page),
+            _ => self.lock_folio(page),
+        };
+        self.for_each_folio(pages.clone(), lock, |locked| {
             if locked.lies_in(&pages) && locked.may(operation) {
                 dropped += locked.nr_pages();
                 self.remove_folio(locked);
@@ -437,24 +436,19 @@ impl AddressSpace {
         dropped
     }
 
-    /// Calls `visit` with each folio that overlaps `first..=last` and that `lock` locks, in order.
+    /// Calls `visit` with each folio that overlaps `pages` and that `lock` locks, in order.
     pub(crate) fn for_each_folio<'a>(
         &'a self,
-        first: PageIndex,
-        last: PageIndex,
+        mut pages: Range<u64>,
         lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
         mut visit: impl FnMut(LockedFolio<'a>),
     ) {
-        let mut at = first;
-        while let Some(page) = find_page(&self.index, at, last) {
-            let page = page.max(at);
+        while let Some(first) = find_page(&self.index, &pages) {
+            let page = PageIndex(first.0.max(pages.start));
             let locked = lock(page);
-            at = locked.as_ref().map_or(page.add(1), |locked| locked.end());
+            pages.start = locked.as_ref().map_or(page.add(1), |locked| locked.end()).0;
             if let Some(locked) = locked {
                 visit(locked);
-            }
-            if at > last {
-                return;
             }
         }
     }
@@ -470,7 +464,7 @@ impl Drop for AddressSpace {
         }
         // Nobody else holds it, so no writeback runs; reclaim may still evict a folio, and
         // `lock_folio` waits for that folio's lock.
-        self.remove_folios(0..u64::MAX, Operation::Remove, |page| self.lock_folio(page));
+        self.remove_folios(0..u64::MAX, Operation::Remove);
         owner::wait_for_holders(&self.index, &self.holders);
         self.retire_ranges();
         self.mm().unregister(self);

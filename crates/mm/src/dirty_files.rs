@@ -111,11 +111,6 @@ impl BackingDevInfo {
         self.dirty_files.lock().by_turn.len()
     }
 
-    #[cfg(all(test, not(any(loom, shuttle))))]
-    pub(crate) fn turns(&self) -> u64 {
-        self.dirty_files.lock().last
-    }
-
     /// Takes a file off the list if it is durable now. The list's reference is dropped without the lock held.
     pub(crate) fn unqueue_if_durable(&self, mapping: &AddressSpace) {
         let mut files = self.dirty_files.lock();
@@ -149,6 +144,6 @@ impl AddressSpace {
 
     /// Whether data of this file is not yet safely on the medium.
     pub fn is_dirty(&self) -> bool {
-        self.has_pages_to_write() || self.direct.is_pending() || self.has_unnoticed_stores()
+        self.has_pages_to_write() || !self.direct.is_durable() || self.has_unnoticed_stores()
     }
 }

@@ -120,8 +120,7 @@ impl AddressSpace {
 
     /// Whether some of `pages` are cached.
     pub(crate) fn has_pages(&self, pages: &Range<u64>) -> bool {
-        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
-        find_page(&self.index, first, last).is_some()
+        find_page(&self.index, pages).is_some()
     }
 
     /// Whether a page is the file's, or in a huge frame with such a page.

@@ -108,15 +108,9 @@ impl<'a> Iovec<'a> {
     /// the exception that cannot be seen from here; they never need this cache.
     #[inline(always)]
     pub(crate) fn copy_from_frame(self, frame: *const u8) -> Result<usize, Stopped> {
-        if self.is_mapped() {
-            return Err(NOTHING);
-        }
         // SAFETY: the frame is in the direct map, readable as long as the cache lives, and what is
         // read there is validated afterwards; the iovec is valid.
-        match unsafe { usercopy::copy(self.addr, frame, self.len) } {
-            Ok(()) => Ok(self.len),
-            Err(fault) => Err(self.stopped(fault, Side::Destination)),
-        }
+        unsafe { self.copy(self.addr, frame, Side::Destination) }
     }
 
     /// Copies it to `frame`, up to a fault; returns its length. Resolves no fault, as
@@ -125,14 +119,24 @@ impl<'a> Iovec<'a> {
     /// Context: the folio of `frame` is locked, or nobody else knows it.
     #[inline(always)]
     pub(crate) fn copy_to_frame(self, frame: *mut u8) -> Result<usize, Stopped> {
+        // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
+        // caller may write it; the iovec is valid.
+        unsafe { self.copy(frame, self.addr, Side::Source) }
+    }
+
+    /// Copies as many bytes as it has; it is at `callers` of the copy.
+    ///
+    /// # Safety
+    /// As for [`usercopy::copy`].
+    #[inline(always)]
+    unsafe fn copy(self, to: *mut u8, from: *const u8, callers: Side) -> Result<usize, Stopped> {
         if self.is_mapped() {
             return Err(NOTHING);
         }
-        // SAFETY: the frame is in the direct map, writable as long as the cache lives, and the
-        // caller may write it; the iovec is valid.
-        match unsafe { usercopy::copy(frame, self.addr, self.len) } {
+        // SAFETY: the caller's.
+        match unsafe { usercopy::copy(to, from, self.len) } {
             Ok(()) => Ok(self.len),
-            Err(fault) => Err(self.stopped(fault, Side::Source)),
+            Err(fault) => Err(self.stopped(fault, callers)),
         }
     }
 

@@ -152,8 +152,7 @@ impl AddressSpace {
             let _exclusive = self.i_rwsem.write();
             let _wb = self.wb_lock.lock();
             let _invalidate = self.invalidate_lock.write();
-            let lock = |page| self.lock_folio(page);
-            self.remove_folios(pages.clone(), Operation::Forget, lock);
+            self.remove_folios(pages.clone(), Operation::Forget);
             if !self.has_pages(&pages) {
                 linear.ranges.write().push(Arc::new(more));
                 return Ok(());
@@ -166,7 +165,7 @@ impl AddressSpace {
     /// Moves the folios of pages that have linear frames from now on.
     fn move_folios(&self, pages: Range<PageIndex>) -> Result<(), MapError> {
         let mut at = pages.start;
-        let find = |at| find_page(&self.index, at, PageIndex(pages.end.0 - 1));
+        let find = |at: PageIndex| find_page(&self.index, &(at.0..pages.end.0));
         while at < pages.end
             && let Some(page) = find(at)
         {

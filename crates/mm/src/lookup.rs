@@ -38,6 +38,7 @@
 
 use foliocache_sync::rcu::{self, RcuReadGuard};
 use foliocache_xarray::{Entry, SlotRef, XArray};
+use std::ops::Range;
 
 use crate::folio::state::Snapshot;
 use crate::folio::{Folio, Identity, flag};
@@ -110,9 +111,12 @@ impl Copying<'_> {
     }
 }
 
-/// The first page of the first folio that overlaps `first..=last`. Finding none orders nothing.
-pub(crate) fn find_page(index: &XArray, first: PageIndex, last: PageIndex) -> Option<PageIndex> {
+/// The first page of the first folio that overlaps `pages`. Finding none orders nothing.
+pub(crate) fn find_page(index: &XArray, pages: &Range<u64>) -> Option<PageIndex> {
+    if pages.is_empty() {
+        return None;
+    }
     let rcu = rcu::read_lock();
-    let found = index.find(first.0, last.0, None, &rcu)?;
+    let found = index.find(pages.start, pages.end - 1, None, &rcu)?;
     Some(PageIndex(found.index))
 }

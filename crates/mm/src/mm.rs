@@ -2,7 +2,7 @@
 
 use foliocache_sync::atomic::AtomicU64;
 use foliocache_sync::background::Panics;
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::{LeafMutex, RankedMutex};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Mutex, OnceBox};
 use foliocache_sys::Errno;
@@ -52,7 +52,7 @@ impl Mm {
             orphan_names: Mutex::default(),
             folios,
             nodes: Arc::new(NodePool::new(Box::new(nodes))),
-            lru: RankedMutex::new(Rank::LruLock, Lru::new(nr_frames)),
+            lru: RankedMutex::new(Lru::new(nr_frames)),
             waits: WaitTable::new(),
             counts: PageCounts::default(),
             nr_unevictable: AtomicU64::new(0),
@@ -69,9 +69,9 @@ impl Mm {
             panics: Arc::new(Panics::new(|thread, message| {
                 tracing::error!(thread, message, "a background thread panicked and goes on");
             })),
-            mappings: RankedMutex::new(Rank::Leaf, Mappings::default()),
+            mappings: LeafMutex::new(Mappings::default()),
             mapping_slab: SharedSlab::new(Arc::new(MappingPages(Arc::clone(&frames)))),
-            bdis: RankedMutex::new(Rank::Leaf, Vec::new()),
+            bdis: LeafMutex::new(Vec::new()),
             windows: OnceBox::default(),
             making_windows: Mutex::new(()),
             fork: ForkGuard::new()?,

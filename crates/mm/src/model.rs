@@ -438,7 +438,7 @@ impl OnePage {
 
     /// The last owner's part: takes out what is still in the file, and waits until nobody holds it.
     pub fn empty_and_wait(&self) {
-        if find_page(&self.index, PageIndex(0), PageIndex(0)).is_some() {
+        if find_page(&self.index, &(0..1)).is_some() {
             let locked = self.folio.lock(&self.waits);
             if locked.mapping() == OURS {
                 self.index.lock().erase_if(0, self.entry());

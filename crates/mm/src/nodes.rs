@@ -14,7 +14,7 @@
 use std::ptr::NonNull;
 
 use foliocache_sync::Arc;
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sys::Errno;
 use foliocache_sys::memory::ReservedRange;
 use foliocache_xarray::{CHUNK_SIZE, ChunkSource};
@@ -25,7 +25,7 @@ use crate::frames::Frames;
 pub(crate) struct NodeChunks {
     range: ReservedRange,
     frames: Arc<Frames>,
-    state: RankedMutex<State>,
+    state: LeafMutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl NodeChunks {
         Ok(Self {
             range: ReservedRange::reserve(len)?,
             frames,
-            state: RankedMutex::new(Rank::Leaf, State::default()),
+            state: LeafMutex::new(State::default()),
         })
     }
 

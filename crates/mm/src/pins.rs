@@ -8,7 +8,7 @@
 mod revocable;
 
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use std::ops::Range;
 
 use crate::counters::read;
@@ -27,7 +27,7 @@ pub(crate) const DEVICE_WRITES: u32 = 32;
 #[derive(Debug)]
 pub(crate) struct Pins {
     /// Pages that are to get no pin, by the file's number. Only ever a few.
-    pub(crate) bars: RankedMutex<Vec<(u64, Range<u64>)>>,
+    pub(crate) bars: LeafMutex<Vec<(u64, Range<u64>)>>,
     pub(crate) nr_bars: AtomicUsize,
     /// Nanoseconds that are waited for short pins. Relaxed: a setting.
     pub(crate) wait: AtomicU64,
@@ -39,7 +39,7 @@ pub(crate) struct Pins {
     /// Whether the buffer is there that folios are written from which a device may be writing.
     pub(crate) has_stable: AtomicBool,
     /// Pins that are given up on request.
-    pub(crate) revocable: RankedMutex<Revocables>,
+    pub(crate) revocable: LeafMutex<Revocables>,
     /// Calls their callbacks, from the first such pin on.
     pub(crate) revoker: Worker,
 }
@@ -47,13 +47,13 @@ pub(crate) struct Pins {
 impl Default for Pins {
     fn default() -> Self {
         Self {
-            bars: RankedMutex::new(Rank::Leaf, Vec::new()),
+            bars: LeafMutex::new(Vec::new()),
             nr_bars: AtomicUsize::new(0),
             wait: AtomicU64::new(PIN_WAIT),
             pages: AtomicU64::new(0),
             linear: AtomicU64::new(0),
             has_stable: AtomicBool::new(false),
-            revocable: RankedMutex::new(Rank::Leaf, Revocables::default()),
+            revocable: LeafMutex::new(Revocables::default()),
             revoker: Worker::default(),
         }
     }

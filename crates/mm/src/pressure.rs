@@ -19,8 +19,9 @@ mod policy;
 mod tests;
 
 use foliocache_sync::time::monotonic_ns;
-use foliocache_sync::{Mutex, thread};
-use foliocache_sys::pressure::{Monitor, Outside, Waker};
+use foliocache_sync::{Arc, Mutex, thread};
+use foliocache_sys::event::Event;
+use foliocache_sys::pressure::{Monitor, Outside};
 use std::time::Duration;
 
 use crate::error::MmError;
@@ -76,7 +77,7 @@ pub(crate) struct Pressure {
 #[derive(Debug)]
 pub(crate) struct Follower {
     pub(crate) thread: thread::JoinHandle<()>,
-    pub(crate) waker: Waker,
+    pub(crate) waker: Arc<Event>,
 }
 
 impl Pressure {
@@ -120,7 +121,7 @@ impl Pressure {
         let Some(Follower { thread, waker }) = self.follower.lock().take() else {
             return;
         };
-        waker.wake();
+        waker.set();
         if thread.thread().id() != thread::current().id() {
             let _ = thread.join();
         }

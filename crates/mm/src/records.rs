@@ -18,7 +18,8 @@
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use foliocache_sync::background::Panics;
 use foliocache_sync::collections::HashMap;
-use foliocache_sync::rank::{RankedMutex, RankedRwLock};
+use foliocache_sync::durability::Durability;
+use foliocache_sync::rank::{LeafMutex, Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::wait::WaitTable;
 use foliocache_sync::{Arc, Condvar, LazyCounter, Mutex, OnceBox, Weak};
 use foliocache_sys::Errno;
@@ -29,8 +30,8 @@ use std::time::Duration;
 
 use crate::counters::{Events, FileCounters, FileStats, PageCounts};
 use crate::dirty::{
-    Closed, DirectWrites, DirtyFiles, FlushState, Groups, Handed, Rewrites, Shares, Space, Stalls,
-    Throttle, Told, WritebackState,
+    Closed, DirtyFiles, FlushState, Groups, Handed, Rewrites, Shares, Space, Stalls, Throttle,
+    Told, WritebackState,
 };
 use crate::errseq::ErrSeq;
 use crate::folio::FolioPool;
@@ -110,7 +111,7 @@ pub struct Mm {
     pub(crate) config: MmConfig,
     // State that changes.
     pub(crate) folios: Arc<FolioPool>,
-    pub(crate) lru: RankedMutex<Lru>,
+    pub(crate) lru: RankedMutex<{ Rank::LruLock as u8 }, Lru>,
     pub(crate) waits: WaitTable,
     /// Pages of all files that are not safely on a medium.
     pub(crate) counts: PageCounts,
@@ -128,10 +129,10 @@ pub struct Mm {
     pub(crate) events: Events,
     pub(crate) pressure: Pressure,
     pub(crate) panics: Arc<Panics>,
-    pub(crate) mappings: RankedMutex<Mappings>,
+    pub(crate) mappings: LeafMutex<Mappings>,
     /// The memory of the address spaces.
     pub(crate) mapping_slab: SharedSlab<AddressSpace>,
-    pub(crate) bdis: RankedMutex<Vec<Weak<BackingDevInfo>>>,
+    pub(crate) bdis: LeafMutex<Vec<Weak<BackingDevInfo>>>,
     pub(crate) windows: OnceBox<Windows>,
     /// Held while the windows are made ready for the first of them.
     pub(crate) making_windows: Mutex<()>,
@@ -208,11 +209,11 @@ pub struct BackingDevInfo {
     pub(crate) counts: PageCounts,
     /// Pages of folios that devices may write, and those that are held for I/O, of a store: dirty all the while.
     pub(crate) stay_dirty: AtomicU64,
-    pub(crate) dirty_files: RankedMutex<DirtyFiles<AddressSpace>>,
+    pub(crate) dirty_files: RankedMutex<{ Rank::BdiList as u8 }, DirtyFiles<AddressSpace>>,
     /// Pages that uncached writers want to have written.
-    pub(crate) handed: RankedMutex<Handed<AddressSpace>>,
+    pub(crate) handed: RankedMutex<{ Rank::BdiList as u8 }, Handed<AddressSpace>>,
     /// Closed files that are to be written soon.
-    pub(crate) closed: RankedMutex<Closed<AddressSpace>>,
+    pub(crate) closed: RankedMutex<{ Rank::BdiList as u8 }, Closed<AddressSpace>>,
     /// Files whose pages reclaim wants and handles rely on.
     pub(crate) asked: AskedFiles,
     pub(crate) flusher: Worker,
@@ -272,21 +273,21 @@ pub struct AddressSpace {
     pub(crate) nr_pages: AtomicU64,
     pub(crate) wb_err: ErrSeq,
     pub(crate) counts: PageCounts,
-    pub(crate) direct: DirectWrites,
+    pub(crate) direct: Durability,
     pub(crate) appended: Appended,
     /// Pages of folios with pins; see `pin.rs`.
     pub(crate) nr_pinned: AtomicU64,
     // Used neither by a hit nor by a `stat`.
     pub(crate) ops: Arc<dyn AddressSpaceOperations>,
     pub(crate) id: u64,
-    pub(crate) i_rwsem: RankedRwLock<()>,
-    pub(crate) invalidate_lock: RankedRwLock<()>,
-    pub(crate) flush_lock: RankedMutex<FlushState>,
+    pub(crate) i_rwsem: RankedRwLock<{ Rank::IRwsem as u8 }, ()>,
+    pub(crate) invalidate_lock: RankedRwLock<{ Rank::InvalidateLock as u8 }, ()>,
+    pub(crate) flush_lock: RankedMutex<{ Rank::FlushLock as u8 }, FlushState>,
     /// Callers that make the file durable together, of a file that was made durable.
     pub(crate) groups: OnceBox<Groups>,
     /// How many wait for `wb_lock` to make the file durable.
     pub(crate) awaited: AtomicU32,
-    pub(crate) wb_lock: RankedMutex<WritebackState>,
+    pub(crate) wb_lock: RankedMutex<{ Rank::WritebackLock as u8 }, WritebackState>,
     pub(crate) counters: FileCounters,
     /// The file's turn in its device's list of dirty files, or [`NOT_DIRTY`](crate::dirty::NOT_DIRTY); changed under that list's lock.
     pub(crate) dirty_turn: AtomicU64,
@@ -318,8 +319,7 @@ const _: () = {
     assert!(offset_of!(AddressSpace, index) + XArray::READ_BYTES == 64);
     // Opening the file reads no further than the second line, where the failed pages are counted.
     assert!(offset_of!(AddressSpace, counts) + PageCounts::READ_BYTES <= 128);
-    // Locks that watch their rank are larger.
-    assert!(cfg!(debug_assertions) || size_of::<AddressSpace>() == 512);
+    assert!(size_of::<AddressSpace>() == 512);
 };
 
 impl fmt::Debug for AddressSpace {

@@ -10,7 +10,7 @@
 //! `favoured_until` is a hint: Relaxed.
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::thread::{self, ThreadId};
 use foliocache_sync::time::{self, Duration, Instant, coarse_monotonic_ms};
 use foliocache_sync::{Condvar, Mutex, Weak};
@@ -31,34 +31,20 @@ const LONGEST_ROUND: Duration = Duration::from_secs(30);
 const FAVOURED_MS: u64 = 20;
 
 /// The background reclaimer of a cache, and the state of its work.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reclaimer {
     pub(crate) worker: Worker,
     pub(crate) rounds: Rounds,
     /// Lets one thread at a time give memory back. Before every lock of memory, held over waits for folios and
     /// for RCU.
     pub(crate) giving_back: Mutex<()>,
-    pub(crate) shrinkers: RankedMutex<Vec<Weak<dyn Shrinker>>>,
+    pub(crate) shrinkers: LeafMutex<Vec<Weak<dyn Shrinker>>>,
     /// Until when caches of metadata need not ask for memory, in coarse milliseconds.
     pub(crate) no_metadata_until: AtomicU64,
     /// Until when it need not look whether caches of metadata hold too much, likewise.
     pub(crate) no_ahead_until: AtomicU64,
     /// Lines of the log that tell of callers that reclaim for themselves.
     pub(crate) told: Limiter,
-}
-
-impl Default for Reclaimer {
-    fn default() -> Self {
-        Self {
-            worker: Worker::default(),
-            rounds: Rounds::default(),
-            giving_back: Mutex::new(()),
-            shrinkers: RankedMutex::new(Rank::Leaf, Vec::new()),
-            no_metadata_until: AtomicU64::new(0),
-            no_ahead_until: AtomicU64::new(0),
-            told: Limiter::default(),
-        }
-    }
 }
 
 /// The rounds of a cache's background reclaimer.

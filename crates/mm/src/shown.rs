@@ -38,10 +38,10 @@ impl AddressSpace {
     /// As [`AddressSpace::unmap_pages`], of a locked folio that windows may have.
     pub(crate) fn unmap_folio(&self, locked: &LockedFolio<'_>) {
         if locked.state.load().has(flag::HELD) {
-            self.cut_held(locked.index().0..locked.end().0);
+            self.cut_held(locked.pages());
         }
         if locked.state.load().has(flag::MAPPED) {
-            self.unmap_pages(locked.index().0..locked.end().0);
+            self.unmap_pages(locked.pages());
             locked.state.clear(flag::MAPPED);
         }
     }
@@ -70,7 +70,7 @@ impl AddressSpace {
 
     /// Whether all pages of a folio are held.
     pub(crate) fn holds_all_of(&self, locked: &LockedFolio<'_>) -> bool {
-        let pages = locked.index().0..locked.end().0;
+        let pages = locked.pages();
         let all = |linear: &LinearFile| not_held(&linear.held.read(), &pages, |_| true) == 0;
         self.linear.get().is_some_and(all)
     }

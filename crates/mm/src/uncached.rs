@@ -181,8 +181,7 @@ impl AddressSpace {
                 folio.state.load().has(flag::DROPBEHIND).then_some(())?;
                 self.try_lock_folio(page)
             };
-            let last = PageIndex(pages.end.0.saturating_sub(1));
-            self.for_each_folio(pages.start, last, marked, |locked| {
+            self.for_each_folio(pages.start.0..pages.end.0, marked, |locked| {
                 self.drop_uncached(locked);
             });
         }

@@ -5,17 +5,12 @@ use std::ops::Range;
 use crate::folio::{LockedFolio, flag};
 use crate::mapped::{Held, HoldKind, LockedAccess, overlap};
 use crate::records::AddressSpace;
-use crate::types::{PAGE_SIZE, PageIndex, pages_for};
+use crate::types::{PAGE_SIZE, pages_for};
 
 impl AddressSpace {
     pub(crate) fn for_each_held(&self, pages: &Range<u64>, visit: impl Fn(&LockedFolio<'_>)) {
-        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
-        self.for_each_folio(
-            first,
-            last,
-            |page| self.lock_folio(page),
-            |locked| visit(&locked),
-        );
+        let lock = |page| self.lock_folio(page);
+        self.for_each_folio(pages.clone(), lock, |locked| visit(&locked));
     }
 
     /// Marks all held pages of a range dirty: it is not known what was stored to them.

@@ -3,18 +3,23 @@
 //! One test alone in its process, since it measures the process.
 #![cfg(not(any(loom, shuttle)))]
 
-use foliocache_mm::{BLOCK_FRAMES, BLOCK_SIZE, FrameNumber, Frames};
-use foliocache_sys::memory::process_anon_bytes;
+use foliocache_mm::{BLOCK_FRAMES, BLOCK_SIZE, FrameKind, FrameNumber, Frames};
+use foliocache_sys::Errno;
+use foliocache_sys::memory::Resident;
 use std::collections::HashSet;
 
 const MIB: u64 = 1 << 20;
+
+fn process_anon_bytes() -> Result<u64, Errno> {
+    Ok(Resident::of_process()?.anonymous)
+}
 
 #[test]
 fn a_shrink_gives_whole_blocks_back() {
     let frames = Frames::new(80 * MIB).unwrap();
     let start = process_anon_bytes().unwrap();
     let capacity = frames.capacity() as u32;
-    let mut reservation = frames.try_reserve(capacity).unwrap();
+    let mut reservation = frames.try_reserve(FrameKind::General, capacity).unwrap();
     assert!(
         process_anon_bytes().unwrap() < start + MIB,
         "a promise takes no memory"
@@ -46,7 +51,9 @@ fn a_shrink_gives_whole_blocks_back() {
         let block = *blocks.first().expect("enough is free elsewhere");
         for frame in frames.block_frames(block) {
             assert!(owned.remove(&frame));
-            let mut one = frames.try_reserve(1).expect("a third of 80 fits in 40");
+            let mut one = frames
+                .try_reserve(FrameKind::General, 1)
+                .expect("a third of 80 fits in 40");
             let moved = frames.alloc(&mut one);
             assert_ne!(moved.0 / BLOCK_FRAMES, block.0);
             assert!(owned.insert(moved));

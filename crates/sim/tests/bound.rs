@@ -10,13 +10,18 @@ use foliocache_mm::Mm;
 use foliocache_sim::{Effect, Faults, OpSet, Rng, Rule, StampBackend, When, stamp, stamped};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use foliocache_sys::memory::process_anon_bytes;
+use foliocache_sys::Errno;
+use foliocache_sys::memory::Resident;
 
 const THREADS: u32 = 8;
 
 /// Memory that the process may hold beyond the bound: heap and stacks of the test's threads, which
 /// grow while they run.
 const SLACK: u64 = 3 * MIB / 2;
+
+fn process_anon_bytes() -> Result<u64, Errno> {
+    Ok(Resident::of_process()?.anonymous)
+}
 
 /// Watches the bound until it is dropped.
 struct Watch {

@@ -5,64 +5,44 @@
 //! `imp` holds the types that [`crate::lock`] wraps; the public modules re-export the rest unchanged. No type here
 //! adds state.
 
+#[cfg(loom)]
+use loom as base;
+#[cfg(shuttle)]
+use shuttle as base;
+#[cfg(not(any(loom, shuttle)))]
+use std as base;
+
 pub use std::sync::{Arc, Weak};
 
 /// The types that the wrappers of this crate are made of.
 pub(crate) mod imp {
-    #[cfg(loom)]
-    pub(crate) use loom::sync::{Condvar, Mutex, RwLock};
-    #[cfg(loom)]
-    pub use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
-    #[cfg(shuttle)]
-    pub(crate) use shuttle::sync::MutexGuard;
-    #[cfg(shuttle)]
-    pub(crate) use shuttle::sync::{Condvar, Mutex, RwLock};
-    #[cfg(shuttle)]
-    pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) use std::sync::{Condvar, Mutex, RwLock};
-    #[cfg(not(any(loom, shuttle)))]
-    pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+    pub(crate) use super::base::sync::{Condvar, Mutex, RwLock};
+    #[cfg_attr(
+        shuttle,
+        allow(unreachable_pub, reason = "a model has its own `MutexGuard`")
+    )]
+    pub use super::base::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 }
 
 /// Atomic types and fences. `get_mut` is missing under loom; use a `Relaxed` load or store.
 pub mod atomic {
-    #[cfg(loom)]
-    pub use loom::sync::atomic::*;
-    #[cfg(shuttle)]
-    pub use shuttle::sync::atomic::*;
-    #[cfg(not(any(loom, shuttle)))]
-    pub use std::sync::atomic::*;
+    pub use super::base::sync::atomic::*;
 }
 
 /// Hints to the processor; in a model, a point at which another thread runs.
 pub mod hint {
-    #[cfg(loom)]
-    pub use loom::hint::spin_loop;
-    #[cfg(shuttle)]
-    pub use shuttle::hint::spin_loop;
-    #[cfg(not(any(loom, shuttle)))]
-    pub use std::hint::spin_loop;
+    pub use super::base::hint::spin_loop;
 }
 
 /// Threads. `scope` is missing under loom, and so is `JoinHandle::is_finished`.
 pub mod thread {
-    #[cfg(loom)]
-    pub use loom::thread::{
+    pub use super::base::thread::{
         Builder, JoinHandle, LocalKey, Thread, ThreadId, current, park, spawn, yield_now,
     };
-    #[cfg(shuttle)]
-    pub use shuttle::thread::{
-        Builder, JoinHandle, LocalKey, Scope, ScopedJoinHandle, Thread, ThreadId, current, park,
-        scope, spawn, yield_now,
-    };
+    #[cfg(not(loom))]
+    pub use super::base::thread::{Scope, ScopedJoinHandle, scope};
     #[cfg(not(any(loom, shuttle)))]
     pub use std::thread::park_timeout;
-    #[cfg(not(any(loom, shuttle)))]
-    pub use std::thread::{
-        Builder, JoinHandle, LocalKey, Scope, ScopedJoinHandle, Thread, ThreadId, current, park,
-        scope, spawn, yield_now,
-    };
     pub use std::thread::{available_parallelism, panicking};
 
     /// Parks. In a model it is woken, and never because the time is up.
@@ -74,12 +54,9 @@ pub mod thread {
 
 #[doc(hidden)]
 pub mod __private {
-    #[cfg(loom)]
-    pub use loom::{lazy_static, thread_local};
-    #[cfg(shuttle)]
-    pub use shuttle::{lazy_static, thread_local};
-    #[cfg(not(any(loom, shuttle)))]
-    pub use std::thread_local;
+    #[cfg(any(loom, shuttle))]
+    pub use super::base::lazy_static;
+    pub use super::base::thread_local;
 }
 
 /// Declares thread locals in the syntax of `std::thread_local!`, `const { … }` initialisers

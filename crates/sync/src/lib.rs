@@ -85,7 +85,6 @@ pub use facade::{__private, Arc, Weak, atomic, hint, thread};
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use once::OnceBox;
 pub use padded::{CachePadded, LazyCounter, ShardedCounter};
-#[cfg(planted)]
 #[doc(hidden)]
 pub use planted::is_planted;
 pub use prefetch::prefetch;

@@ -24,8 +24,12 @@ pub use crate::facade::imp::{RwLockReadGuard, RwLockWriteGuard};
 pub use crate::model::guard::MutexGuard;
 #[cfg(shuttle)]
 use crate::model::virtual_time::Queue;
-use std::sync::{PoisonError, TryLockError, TryLockResult};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
+
+fn unless_poisoned<G>(held: LockResult<G>) -> G {
+    held.unwrap_or_else(PoisonError::into_inner)
+}
 
 fn unless_held<G>(attempt: TryLockResult<G>) -> Option<G> {
     match attempt {
@@ -50,7 +54,7 @@ impl<T> Mutex<T> {
     /// Waits for the mutex and takes it. May block.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.held(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        self.held(unless_poisoned(self.0.lock()))
     }
 
     /// Takes the mutex if it is free.
@@ -87,13 +91,13 @@ impl<T> RwLock<T> {
     /// writer waiting in between would deadlock the two.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        unless_poisoned(self.0.read())
     }
 
     /// Takes the lock exclusively, once it is free. May block.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        unless_poisoned(self.0.write())
     }
 
     /// Takes the lock shared unless it has an exclusive holder.
@@ -131,47 +135,30 @@ impl Condvar {
     }
 
     /// Releases the mutex, sleeps until notified, and takes the mutex again. Blocks.
-    #[cfg(not(shuttle))]
     #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.inner
-            .wait(guard)
-            .unwrap_or_else(PoisonError::into_inner)
+        #[cfg(shuttle)]
+        return self.wait_in_model(guard, None).0;
+        #[cfg(not(shuttle))]
+        unless_poisoned(self.inner.wait(guard))
     }
 
-    /// Releases the mutex, sleeps until notified, and takes the mutex again.
-    #[cfg(shuttle)]
-    #[track_caller]
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.wait_in_model(guard, None).0
-    }
-
-    /// Like [`wait`](Self::wait), for at most `timeout`; also returns whether the wait timed out. In a model
-    /// without virtual time it never does: code that makes progress only by a timeout deadlocks there, and is
-    /// found.
-    #[cfg(not(shuttle))]
+    /// Like [`wait`](Self::wait), for at most `timeout`, of virtual time in a model; also returns whether the wait timed
+    /// out. In a model without virtual time it never does: code that makes progress only by a timeout deadlocks there,
+    /// and is found.
     #[track_caller]
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         timeout: Duration,
     ) -> (MutexGuard<'a, T>, bool) {
-        let (guard, result) = self
-            .inner
-            .wait_timeout(guard, timeout)
-            .unwrap_or_else(PoisonError::into_inner);
-        (guard, result.timed_out())
-    }
-
-    /// Like [`wait`](Self::wait), for at most `timeout` of virtual time; also says whether the time was up.
-    #[cfg(shuttle)]
-    #[track_caller]
-    pub fn wait_timeout<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        timeout: Duration,
-    ) -> (MutexGuard<'a, T>, bool) {
-        self.wait_in_model(guard, Some(timeout))
+        #[cfg(shuttle)]
+        return self.wait_in_model(guard, Some(timeout));
+        #[cfg(not(shuttle))]
+        {
+            let (guard, result) = unless_poisoned(self.inner.wait_timeout(guard, timeout));
+            (guard, result.timed_out())
+        }
     }
 
     #[cfg(shuttle)]
@@ -182,11 +169,7 @@ impl Condvar {
         timeout: Option<Duration>,
     ) -> (MutexGuard<'a, T>, bool) {
         self.queue.wait(guard, timeout).unwrap_or_else(|guard| {
-            let wait = |guard| {
-                self.inner
-                    .wait(guard)
-                    .unwrap_or_else(PoisonError::into_inner)
-            };
+            let wait = |guard| unless_poisoned(self.inner.wait(guard));
             (guard.map(wait), false)
         })
     }

@@ -18,6 +18,7 @@ pub use shuttle_model::{sample, sample_runs};
 #[cfg(shuttle)]
 pub use virtual_time::with_virtual_time;
 
+pub(crate) mod barrier;
 #[cfg(shuttle)]
 pub(crate) mod guard;
 #[cfg(shuttle)]

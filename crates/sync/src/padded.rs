@@ -191,15 +191,10 @@ fn add_to_shared(cells: &[CachePadded<CounterCell>], thread: usize, value: i64) 
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 fn this_processor() -> Option<usize> {
-    foliocache_sys::cpu::current()
-}
-
-/// Threads of a model have no processor.
-#[cfg(any(loom, shuttle))]
-fn this_processor() -> Option<usize> {
-    None
+    // Threads of a model have no processor.
+    let is_real = !cfg!(any(loom, shuttle));
+    is_real.then(foliocache_sys::cpu::current).flatten()
 }
 
 fn sum_of(cells: &[CachePadded<CounterCell>]) -> i64 {

@@ -10,27 +10,15 @@
 //! The list of bugs, each with its test, is `xtask/src/planted/list.rs`.
 
 /// Whether this bug is planted; see the module's header. `false`, a constant, unless built with `--cfg planted`.
-#[cfg(not(planted))]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! planted {
     ($name:ident) => {
-        false
-    };
-}
-
-/// As in the other build, by the environment.
-#[cfg(planted)]
-#[doc(hidden)]
-#[macro_export]
-macro_rules! planted {
-    ($name:ident) => {
-        $crate::is_planted(stringify!($name))
+        cfg!(planted) && $crate::is_planted(stringify!($name))
     };
 }
 
 /// Whether the environment names this bug.
-#[cfg(planted)]
 #[doc(hidden)]
 pub fn is_planted(name: &str) -> bool {
     // Of `std` in models too: it does not change, so no interleaving depends on it.

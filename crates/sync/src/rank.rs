@@ -8,13 +8,13 @@
 //! were taken; the deadlock itself need not happen. Release builds only count the locks that a thread holds
 //! ([`foliocache_sys::inside`]).
 //!
-//! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank, [`ConstRankedMutex`] has it in its type.
+//! - [`RankedMutex`] and [`RankedRwLock`] are locks with a rank, which is part of their type.
 //! - [`acquire`] gives a [`RankToken`] to code that implements a lock by other means, a bit in a state word
 //!   for instance. It keeps the token for as long as it holds the lock.
 //! - Locks of the *same* rank do not nest, unless the caller has an order among them and says so with
-//!   [`acquire_nested`] or `lock_nested` (folio locks in ascending index; directories ancestors first,
+//!   [`How::Nested`] or `lock_nested` (folio locks in ascending index; directories ancestors first,
 //!   else by inode number).
-//! - An attempt that does not wait (`try_lock`, [`acquire_try`]) cannot deadlock and may be out of
+//! - An attempt that does not wait (`try_lock`, [`How::Try`]) cannot deadlock and may be out of
 //!   order; the lock that it took counts for later acquisitions like any other.
 //!
 //! # Invariants
@@ -179,7 +179,7 @@ pub struct RankToken {
 
 impl RankToken {
     /// Takes the lock off this thread's list without releasing it: another thread will. That thread may
-    /// call [`acquire_try`] to have it on its own list.
+    /// call [`acquire`] with [`How::Try`] to have it on its own list.
     pub fn disown(self) {
         drop(self);
     }
@@ -192,47 +192,37 @@ impl Drop for RankToken {
     }
 }
 
+/// How a lock is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    /// Waits; only outer ranks may be held.
+pub enum How {
+    /// The thread waits for it; only locks of outer ranks may be held.
     Ordered,
-    /// Waits; locks of the same rank may be held too, in an order that the caller keeps.
+    /// The thread waits for it; locks of the same rank may be held too. All callers take them in one order, ascending
+    /// index for example.
     Nested,
-    /// Does not wait.
+    /// It was taken without waiting, and may be out of order; or it was [disowned](RankToken::disown), and is taken over.
     Try,
 }
 
-/// Says that this thread is about to wait for a lock of this rank. Call it before waiting, so that an
+/// Says that this thread is about to wait for a lock of this rank, or that it has one. Call it before waiting, so that an
 /// inversion panics instead of deadlocking.
 ///
 /// # Panics
 ///
-/// In debug builds, when the thread holds a lock of the same or an inner rank, or is in an RCU read
-/// section and the rank sleeps.
+/// In debug builds, if the thread waits and holds a lock of an inner rank, or of the same one unless `how` allows that; or is in
+/// an RCU read section and the rank sleeps.
 #[track_caller]
 #[inline(always)]
-pub fn acquire(rank: Rank) -> RankToken {
-    RankOf::new(rank).take(How::Ordered)
-}
-
-/// Like [`acquire`], where locks of the same rank may be held: all callers take them in one order, ascending index
-/// for example.
-///
-/// # Panics
-///
-/// In debug builds, when the thread holds a lock of an inner rank, or as [`acquire`] in a read section.
-#[track_caller]
-#[inline(always)]
-pub fn acquire_nested(rank: Rank) -> RankToken {
-    RankOf::new(rank).take(How::Nested)
-}
-
-/// Says that this thread has taken a lock of this rank without waiting for it, which may be out of
-/// order, or has taken over one that was [disowned](RankToken::disown).
-#[track_caller]
-#[inline(always)]
-pub fn acquire_try(rank: Rank) -> RankToken {
-    RankOf::new(rank).take(How::Try)
+pub fn acquire(rank: Rank, how: How) -> RankToken {
+    if cfg!(debug_assertions) && how != How::Try && rank.sleeps() {
+        might_sleep();
+    }
+    RankToken {
+        #[cfg(debug_assertions)]
+        id: held::push(rank, how),
+        _inside: inside::enter(),
+        _thread: PhantomData,
+    }
 }
 
 /// Checks that this thread could wait for a lock of this rank now, as a function does that waits for it
@@ -264,59 +254,29 @@ pub fn might_sleep() {
     }
 }
 
-/// The rank of a lock, kept in debug builds only.
-#[derive(Clone, Copy, Debug)]
-struct RankOf {
-    #[cfg(debug_assertions)]
-    rank: Rank,
+/// The rank with a number. A number that is none does not compile.
+const fn rank_of<const RANK: u8>() -> Rank {
+    const { RANKS[RANK as usize] }
 }
 
-impl RankOf {
-    const fn new(rank: Rank) -> Self {
-        #[cfg(not(debug_assertions))]
-        let _ = rank;
-        Self {
-            #[cfg(debug_assertions)]
-            rank,
-        }
+/// Checks that a lock may be waited for, and takes it.
+#[track_caller]
+#[inline(always)]
+fn hold<const RANK: u8, G>(how: How, lock: impl FnOnce() -> G) -> Ranked<G> {
+    let token = acquire(rank_of::<RANK>(), how);
+    Ranked {
+        guard: lock(),
+        token,
     }
+}
 
-    #[track_caller]
-    #[inline(always)]
-    fn take(self, how: How) -> RankToken {
-        #[cfg(debug_assertions)]
-        if how != How::Try && self.rank.sleeps() {
-            might_sleep();
-        }
-        #[cfg(not(debug_assertions))]
-        let _ = how;
-        RankToken {
-            #[cfg(debug_assertions)]
-            id: held::push(self.rank, how),
-            _inside: inside::enter(),
-            _thread: PhantomData,
-        }
-    }
-
-    /// Checks that the lock may be waited for, and takes it.
-    #[track_caller]
-    #[inline(always)]
-    fn hold<G>(self, how: How, lock: impl FnOnce() -> G) -> Ranked<G> {
-        let token = self.take(how);
-        Ranked {
-            guard: lock(),
-            token,
-        }
-    }
-
-    /// For a lock that was taken without waiting, if it was.
-    #[track_caller]
-    #[inline(always)]
-    fn tried<G>(self, guard: Option<G>) -> Option<Ranked<G>> {
-        let guard = guard?;
-        let token = self.take(How::Try);
-        Some(Ranked { guard, token })
-    }
+/// For a lock that was taken without waiting, if it was.
+#[track_caller]
+#[inline(always)]
+fn tried<const RANK: u8, G>(guard: Option<G>) -> Option<Ranked<G>> {
+    let guard = guard?;
+    let token = acquire(rank_of::<RANK>(), How::Try);
+    Some(Ranked { guard, token })
 }
 
 /// A held lock with a rank. Not `Send`.
@@ -349,51 +309,17 @@ impl<G: DerefMut> DerefMut for Ranked<G> {
     }
 }
 
-/// A [`Mutex`] with a place in the lock order. In debug builds, waiting for it panics on a rank inversion, and in an RCU
-/// read section if the rank sleeps.
-#[derive(Debug)]
-pub struct RankedMutex<T> {
-    rank: RankOf,
-    inner: Mutex<T>,
-}
-
-impl<T> RankedMutex<T> {
-    const_unless_loom! {
-        /// A mutex of this rank that is not held. `const` except under loom.
-        pub fn new(rank: Rank, value: T) -> Self {
-            Self { rank: RankOf::new(rank), inner: Mutex::new(value) }
-        }
-    }
-
-    /// Waits for the mutex and takes it. May block.
-    #[track_caller]
-    #[inline]
-    pub fn lock(&self) -> RankedMutexGuard<'_, T> {
-        self.rank.hold(How::Ordered, || self.inner.lock())
-    }
-
-    /// Takes the mutex if it is free; may be out of order.
-    #[track_caller]
-    #[inline]
-    pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
-        self.rank.tried(self.inner.try_lock())
-    }
-}
-
-/// A [`RankedMutex`] that has its rank in its type, as the number of a [`Rank`]. It is no larger in debug builds, and
-/// has a default value.
+/// A [`Mutex`] with a place in the lock order, the number of its [`Rank`]. In debug builds, waiting for it panics on a rank
+/// inversion, and in an RCU read section if the rank sleeps.
 #[derive(Debug, Default)]
-pub struct ConstRankedMutex<const RANK: u8, T> {
+pub struct RankedMutex<const RANK: u8, T> {
     inner: Mutex<T>,
 }
 
 /// A mutex of rank [`Leaf`](Rank::Leaf).
-pub type LeafMutex<T> = ConstRankedMutex<{ Rank::Leaf as u8 }, T>;
+pub type LeafMutex<T> = RankedMutex<{ Rank::Leaf as u8 }, T>;
 
-impl<const RANK: u8, T> ConstRankedMutex<RANK, T> {
-    /// The rank. A number that is none does not compile.
-    const OF: RankOf = RankOf::new(RANKS[RANK as usize]);
-
+impl<const RANK: u8, T> RankedMutex<RANK, T> {
     const_unless_loom! {
         /// A mutex that is not held. `const` except under loom.
         pub fn new(value: T) -> Self {
@@ -405,21 +331,21 @@ impl<const RANK: u8, T> ConstRankedMutex<RANK, T> {
     #[track_caller]
     #[inline]
     pub fn lock(&self) -> RankedMutexGuard<'_, T> {
-        Self::OF.hold(How::Ordered, || self.inner.lock())
+        hold::<RANK, _>(How::Ordered, || self.inner.lock())
     }
 
     /// Like [`lock`](Self::lock), with locks of the same rank held in an order of the caller's.
     #[track_caller]
     #[inline]
     pub fn lock_nested(&self) -> RankedMutexGuard<'_, T> {
-        Self::OF.hold(How::Nested, || self.inner.lock())
+        hold::<RANK, _>(How::Nested, || self.inner.lock())
     }
 
     /// Takes the mutex if nobody holds it; may be out of order.
     #[track_caller]
     #[inline]
     pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
-        Self::OF.tried(self.inner.try_lock())
+        tried::<RANK, _>(self.inner.try_lock())
     }
 }
 
@@ -466,17 +392,16 @@ impl Condvar {
 
 /// An [`RwLock`] with a place in the lock order. Shared and exclusive acquisitions are checked alike, as those of
 /// [`RankedMutex`]: a waiting writer makes shared ones wait for each other.
-#[derive(Debug)]
-pub struct RankedRwLock<T> {
-    rank: RankOf,
+#[derive(Debug, Default)]
+pub struct RankedRwLock<const RANK: u8, T> {
     inner: RwLock<T>,
 }
 
-impl<T> RankedRwLock<T> {
+impl<const RANK: u8, T> RankedRwLock<RANK, T> {
     const_unless_loom! {
-        /// A lock of this rank that is not held. `const` except under loom.
-        pub fn new(rank: Rank, value: T) -> Self {
-            Self { rank: RankOf::new(rank), inner: RwLock::new(value) }
+        /// A lock that is not held. `const` except under loom.
+        pub fn new(value: T) -> Self {
+            Self { inner: RwLock::new(value) }
         }
     }
 
@@ -484,35 +409,35 @@ impl<T> RankedRwLock<T> {
     #[track_caller]
     #[inline]
     pub fn read(&self) -> RankedReadGuard<'_, T> {
-        self.rank.hold(How::Ordered, || self.inner.read())
+        hold::<RANK, _>(How::Ordered, || self.inner.read())
     }
 
     /// Takes the lock exclusively, once it is free. May block.
     #[track_caller]
     #[inline]
     pub fn write(&self) -> RankedWriteGuard<'_, T> {
-        self.rank.hold(How::Ordered, || self.inner.write())
+        hold::<RANK, _>(How::Ordered, || self.inner.write())
     }
 
     /// Like [`write`](Self::write), with locks of the same rank held in an order of the caller's.
     #[track_caller]
     #[inline]
     pub fn write_nested(&self) -> RankedWriteGuard<'_, T> {
-        self.rank.hold(How::Nested, || self.inner.write())
+        hold::<RANK, _>(How::Nested, || self.inner.write())
     }
 
     /// Takes the lock shared unless it has an exclusive holder; may be out of order.
     #[track_caller]
     #[inline]
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, T>> {
-        self.rank.tried(self.inner.try_read())
+        tried::<RANK, _>(self.inner.try_read())
     }
 
     /// Takes the lock exclusively if it is free; may be out of order.
     #[track_caller]
     #[inline]
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
-        self.rank.tried(self.inner.try_write())
+        tried::<RANK, _>(self.inner.try_write())
     }
 }
 

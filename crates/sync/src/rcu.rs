@@ -74,29 +74,10 @@ use crate::time::{self, Duration};
 use crate::{Mutex, MutexGuard, hint, thread};
 use std::marker::PhantomData;
 
-mod barrier {
-    //! The asymmetric pair of the system, or two SeqCst fences in a model.
-
-    #[cfg(not(any(loom, shuttle)))]
-    pub(super) use foliocache_sys::barrier::{heavy, light, register};
-
-    #[cfg(any(loom, shuttle))]
-    pub(super) fn heavy() {
-        // Pairs with the fence in `light`.
-        crate::atomic::fence(crate::atomic::Ordering::SeqCst);
-    }
-
-    #[cfg(any(loom, shuttle))]
-    pub(super) fn light() {
-        // Pairs with the fence in `heavy`.
-        crate::atomic::fence(crate::atomic::Ordering::SeqCst);
-    }
-
-    #[cfg(any(loom, shuttle))]
-    pub(super) fn register() -> bool {
-        true
-    }
-}
+#[cfg(any(loom, shuttle))]
+use crate::model::barrier;
+#[cfg(not(any(loom, shuttle)))]
+use foliocache_sys::barrier;
 
 /// Bits 0 to 10 of a slot: how deep the read sections of its thread are nested.
 const NEST_MASK: u64 = (1 << 11) - 1;

@@ -39,7 +39,7 @@
 //! it, as an exclusive borrow of its guard.
 
 use crate::atomic::{AtomicU32, Ordering, fence};
-use crate::rank::{self, Rank, RankToken, Ranked};
+use crate::rank::{self, How, Rank, RankToken, Ranked};
 use crate::{MutexGuard, RwLockWriteGuard, hint, thread};
 
 /// A guard that excludes every other writer: the proof that [`SeqCount::write`] takes.
@@ -157,7 +157,7 @@ impl SeqCount {
         rank: Rank,
     ) -> SeqWriteGuard<'a, L> {
         // The writer does not wait, so its section may be opened out of order.
-        let token = rank::acquire_try(rank);
+        let token = rank::acquire(rank, How::Try);
         // Relaxed: only the holder of the lock writes it (invariant 2).
         let even = self.seq.load(Ordering::Relaxed);
         debug_assert!(even & 1 == 0, "two writers in one sequence counter");

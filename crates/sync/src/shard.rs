@@ -205,15 +205,12 @@ pub fn shard_count() -> usize {
     }
 }
 
-#[cfg(not(any(loom, shuttle)))]
 fn possible_processors() -> usize {
+    if cfg!(any(loom, shuttle)) {
+        return MAX_SHARDS;
+    }
     foliocache_sys::cpu::find_areas();
     foliocache_sys::cpu::possible()
-}
-
-#[cfg(any(loom, shuttle))]
-fn possible_processors() -> usize {
-    MAX_SHARDS
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

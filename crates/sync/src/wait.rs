@@ -59,9 +59,9 @@ const BUCKETS: usize = if cfg!(loom) {
 /// How often a bit lock is tried before its waiter sleeps, which costs far more than a short section.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 100 };
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Bucket {
-    waiting: RankedMutex<Waiting>,
+    waiting: RankedMutex<{ Rank::WaitTable as u8 }, Waiting>,
     wakeup: Condvar,
 }
 
@@ -96,13 +96,9 @@ impl WaitTable {
 
     /// A table with at least this many buckets, 128 bytes each.
     pub fn with_buckets(buckets: usize) -> Self {
-        let bucket = || Bucket {
-            waiting: RankedMutex::new(Rank::WaitTable, Waiting::default()),
-            wakeup: Condvar::new(),
-        };
         let buckets = buckets.next_power_of_two();
         Self {
-            buckets: (0..buckets).map(|_| CachePadded::new(bucket())).collect(),
+            buckets: (0..buckets).map(|_| CachePadded::default()).collect(),
             #[cfg(shuttle)]
             numbers: model::Numbers::default(),
         }

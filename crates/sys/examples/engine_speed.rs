@@ -177,7 +177,8 @@ fn main() {
     };
     for _ in 0..16 {
         let window = bench.window(0, MIB);
-        let read = bench.engine.read_blocking(bench.file.as_fd(), 0, &window);
+        let read = || fd::read_segments(bench.file.as_fd(), 0, &window);
+        let read = bench.engine.run_blocking(read);
         assert_eq!(read, Ok(MIB));
     }
     let mut ways = Vec::new();

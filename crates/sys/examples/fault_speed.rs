@@ -55,7 +55,7 @@ fn main() {
     let len = PAGES * PAGE_SIZE;
     let range = ReservedRange::reserve(len).unwrap();
     // SAFETY: the range is private to this function.
-    let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
+    let memory = unsafe { SharedMemory::over(&range, 0..len, false) }.unwrap();
     range.populate(0..len).unwrap();
     let window = |faults: Option<&Userfaultfd>| {
         let area = WindowArea::reserve(len).unwrap();

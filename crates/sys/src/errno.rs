@@ -138,6 +138,14 @@ impl Errno {
         self.entry().map_or("Unknown error", |(_, _, text)| text)
     }
 
+    /// What a libc call returned, or the error that it left behind if that is `-1`.
+    pub(crate) fn result(returned: libc::c_int) -> Result<libc::c_int, Errno> {
+        match returned {
+            -1 => Err(Errno::last_os_error()),
+            value => Ok(value),
+        }
+    }
+
     /// The error that the last failed libc call of this thread left behind.
     pub fn last_os_error() -> Errno {
         std::io::Error::last_os_error().into()

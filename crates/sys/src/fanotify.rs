@@ -80,9 +80,7 @@ impl Fanotify {
             libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: takes two numbers.
         let fd = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) };
-        if fd < 0 {
-            return Err(Errno::last_os_error());
-        }
+        let fd = Errno::result(fd)?;
         Ok(Fanotify {
             // SAFETY: a new descriptor, which has no other owner.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
@@ -111,10 +109,9 @@ impl Fanotify {
     fn change(&self, file: BorrowedFd<'_>, how: libc::c_uint) -> Result<(), Errno> {
         let (queue, file) = (self.fd.as_raw_fd(), file.as_raw_fd());
         // SAFETY: two open descriptors; without a path the mark is on the second.
-        match unsafe { libc::fanotify_mark(queue, how, libc::FAN_MODIFY, file, ptr::null()) } {
-            0 => Ok(()),
-            _ => Err(Errno::last_os_error()),
-        }
+        let marked =
+            unsafe { libc::fanotify_mark(queue, how, libc::FAN_MODIFY, file, ptr::null()) };
+        Errno::result(marked).map(drop)
     }
 
     /// Hands over all events that are in the queue by now. Does not wait.
@@ -181,13 +178,9 @@ fn handle(file: BorrowedFd<'_>) -> Result<FileHandle, Errno> {
             libc::AT_EMPTY_PATH,
         )
     };
-    match got {
-        0 => match handle_in(&space.0) {
-            Some(handle) => Ok(FileHandle(handle.into())),
-            None => Err(Errno::EOVERFLOW),
-        },
-        _ => Err(Errno::last_os_error()),
-    }
+    Errno::result(got)?;
+    let handle = handle_in(&space.0).ok_or(Errno::EOVERFLOW)?;
+    Ok(FileHandle(handle.into()))
 }
 
 #[cfg(all(test, not(miri)))]

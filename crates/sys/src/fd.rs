@@ -45,13 +45,13 @@ pub use kept::KeptFds;
 pub use locks::{
     LockKind, is_range_locked, lock, lock_range, try_lock, try_lock_range, unlock, unlock_range,
 };
-pub use rustix::fs::OFlags;
+pub use rustix::fs::{Advice, OFlags};
 pub(crate) use segment::{Batch, Batches};
 pub use segment::{Extent, IoSegment};
 pub(crate) use stat::stat_at;
 pub use stat::{
-    Device, DirectIoAlignment, FileKind, Stat, StatFs, direct_io_alignment, fs_magic, fstat,
-    fstat_new, fstatvfs,
+    Attr, Attributes, Device, DirectIoAlignment, FileKind, Stat, StatFs, direct_io_alignment,
+    fs_magic, fstat, fstat_new, fstatvfs,
 };
 pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -170,7 +170,7 @@ pub fn read_segments(
 
 /// Whether `pos` is at or past the end of a regular file.
 pub(crate) fn at_end(fd: BorrowedFd<'_>, pos: u64) -> bool {
-    fstat(fd).is_ok_and(|st| st.kind() == FileKind::Regular && pos >= st.size)
+    fstat(fd).is_ok_and(|st| st.kind == FileKind::Regular && pos >= st.size)
 }
 
 /// Writes all `segments` at byte `pos`, with as many calls as it takes.
@@ -403,28 +403,17 @@ pub fn punch_hole(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
     uninterrupted(|| fs::fallocate(fd, flags, pos, len))
 }
 
-/// Asks the kernel to drop its clean cached pages of a byte range (`len` 0: to the end).
+/// Asks the kernel to drop its clean cached pages of a byte range (`len` 0: to the end), or to read the range into its
+/// cache without waiting for it.
 ///
 /// A hint: dirty pages stay. May block.
 ///
 /// # Errors
 ///
 /// `ESPIPE` on a pipe.
-pub fn fadvise_dontneed(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
+pub fn fadvise(fd: BorrowedFd<'_>, pos: u64, len: u64, advice: Advice) -> Result<(), Errno> {
     let len = std::num::NonZeroU64::new(len);
-    Ok(fs::fadvise(fd, pos, len, fs::Advice::DontNeed)?)
-}
-
-/// Asks the kernel to read a byte range into its cache, and does not wait for it.
-///
-/// A hint. May block where it has no memory.
-///
-/// # Errors
-///
-/// `ESPIPE` on a pipe.
-pub fn fadvise_willneed(fd: BorrowedFd<'_>, pos: u64, len: u64) -> Result<(), Errno> {
-    let len = std::num::NonZeroU64::new(len);
-    Ok(fs::fadvise(fd, pos, len, fs::Advice::WillNeed)?)
+    Ok(fs::fadvise(fd, pos, len, advice)?)
 }
 
 /// A time to set.
@@ -542,15 +531,6 @@ pub fn kernel_release() -> String {
 pub fn open_file_limit() -> u64 {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
-/// Raises the process's soft limit of open files to the hard limit, see [`set_open_file_limit`].
-///
-/// # Errors
-///
-/// Those of `setrlimit(2)`.
-pub fn raise_open_file_limit() -> Result<(), Errno> {
-    set_open_file_limit(u64::MAX)
 }
 
 /// Sets the process's soft limit of open files, to the hard limit at most. Affects the whole process, so a

@@ -8,7 +8,7 @@ pub(crate) use std::sync::OnceLock;
 use std::sync::PoisonError;
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) use std::thread::{
-    Builder as ThreadBuilder, JoinHandle, current as current_thread, panicking,
+    Builder as ThreadBuilder, JoinHandle, current as current_thread, panicking, sleep,
 };
 
 /// Takes `mutex`; a panic of an earlier holder is not passed on, since no holder here leaves its

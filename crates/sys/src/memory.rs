@@ -36,7 +36,7 @@ mod tests;
 pub use crate::page::{HUGE_PAGE_SIZE, PAGE_SIZE};
 pub use anonymous::AnonymousRange;
 pub use page_vec::PageVec;
-pub use resident::{Resident, free_huge_pages, process_anon_bytes, total_memory};
+pub use resident::{Resident, free_huge_pages, total_memory};
 pub use shared::{SharedMemory, WindowAccess, WindowArea, room_for_mappings};
 
 use crate::Errno;
@@ -232,10 +232,7 @@ unsafe fn discard(start: *mut c_void, len: usize) -> Result<(), Errno> {
     }
     // `MADV_DONTNEED` refuses locked memory, and kernels before 5.18 refuse this advice.
     // SAFETY: the caller's contract, which does not depend on whether pages are locked.
-    match unsafe { libc::madvise(start, len, libc::MADV_DONTNEED_LOCKED) } {
-        0 => Ok(()),
-        _ => Err(Errno::last_os_error()),
-    }
+    Errno::result(unsafe { libc::madvise(start, len, libc::MADV_DONTNEED_LOCKED) }).map(drop)
 }
 
 impl Drop for ReservedRange {

@@ -92,17 +92,6 @@ pub struct Monitor {
     events: Events,
 }
 
-/// Ends the sleep of a [`Monitor`] from another thread.
-#[derive(Debug)]
-pub struct Waker(Arc<Event>);
-
-impl Waker {
-    /// Ends the sleep, or the next one. Does not block.
-    pub fn wake(&self) {
-        self.0.set();
-    }
-}
-
 impl Monitor {
     /// A monitor of this process. Costs three or four descriptors.
     ///
@@ -122,9 +111,9 @@ impl Monitor {
         })
     }
 
-    /// A way to end [`Monitor::wait`].
-    pub fn waker(&self) -> Waker {
-        Waker(Arc::clone(&self.wake))
+    /// An event that ends the sleep, or the next one.
+    pub fn waker(&self) -> Arc<Event> {
+        Arc::clone(&self.wake)
     }
 
     /// Looks at everything. Reads some files, which takes 50 to 200 µs; blocks on nothing else.

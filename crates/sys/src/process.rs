@@ -70,10 +70,7 @@ pub fn inherited_descriptor(number: i32) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: asks for flags, and fails for a number that is not open.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
-    if flags == -1 {
-        return Err(Errno::last_os_error());
-    }
-    if flags & libc::FD_CLOEXEC != 0 {
+    if Errno::result(flags)? & libc::FD_CLOEXEC != 0 {
         return Err(Errno::EBADF);
     }
     // SAFETY: open and inherited, so nothing in this process owns it; a second call finds the flag set below.
@@ -118,10 +115,7 @@ pub fn fork_into_background() -> Result<Forked, Errno> {
 /// Zero in the child.
 fn fork() -> Result<i32, Errno> {
     // SAFETY: the process has one thread, see the module's header: the child finds no lock held.
-    match unsafe { libc::fork() } {
-        -1 => Err(Errno::last_os_error()),
-        pid => Ok(pid),
-    }
+    Errno::result(unsafe { libc::fork() })
 }
 
 /// Standard input and output become `/dev/null`, and standard error becomes `error`, or `/dev/null` without it.

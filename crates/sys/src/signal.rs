@@ -19,54 +19,23 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+pub use rustix::process::Signal;
 
 use crate::Errno;
 
-/// A signal that can be waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-#[repr(i32)]
-pub enum Signal {
-    /// Interrupt from the keyboard.
-    #[doc(alias = "SIGINT")]
-    Interrupt = libc::SIGINT,
-    /// A request to end.
-    #[doc(alias = "SIGTERM")]
-    Terminate = libc::SIGTERM,
-    /// The terminal is gone; for a program that keeps a log, a request to open it anew.
-    #[doc(alias = "SIGHUP")]
-    Hangup = libc::SIGHUP,
-    /// The first one whose meaning is the program's.
-    #[doc(alias = "SIGUSR1")]
-    User1 = libc::SIGUSR1,
-    /// The second one whose meaning is the program's.
-    #[doc(alias = "SIGUSR2")]
-    User2 = libc::SIGUSR2,
-}
+/// The signals that can be waited for, and their names.
+const WAITED_FOR: [(Signal, &str); 5] = [
+    (Signal::INT, "SIGINT"),
+    (Signal::TERM, "SIGTERM"),
+    (Signal::HUP, "SIGHUP"),
+    (Signal::USR1, "SIGUSR1"),
+    (Signal::USR2, "SIGUSR2"),
+];
 
-impl Signal {
-    const ALL: [Signal; 5] = [
-        Signal::Interrupt,
-        Signal::Terminate,
-        Signal::Hangup,
-        Signal::User1,
-        Signal::User2,
-    ];
-
-    fn raw(self) -> libc::c_int {
-        self as libc::c_int
-    }
-
-    /// The name, as in the manual.
-    pub fn name(self) -> &'static str {
-        match self {
-            Signal::Interrupt => "SIGINT",
-            Signal::Terminate => "SIGTERM",
-            Signal::Hangup => "SIGHUP",
-            Signal::User1 => "SIGUSR1",
-            Signal::User2 => "SIGUSR2",
-        }
-    }
+/// The name of a signal that can be waited for, as in the manual.
+pub fn signal_name(signal: Signal) -> &'static str {
+    let mut known = WAITED_FOR.iter().filter(|(known, _)| *known == signal);
+    known.next().map_or("a signal", |(_, name)| name)
 }
 
 /// Runs `start`. The threads that it starts block all signals, but those that their own faults raise, whatever the
@@ -111,9 +80,9 @@ impl Signals {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: the pointer is to a whole set, which the call initialises.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        for signal in Signal::ALL {
+        for (signal, _) in WAITED_FOR {
             // SAFETY: the set was initialised above.
-            unsafe { libc::sigaddset(set.as_mut_ptr(), signal.raw()) };
+            unsafe { libc::sigaddset(set.as_mut_ptr(), signal.as_raw()) };
         }
         // SAFETY: the set was initialised above; the old mask pointer is null.
         let masked =
@@ -124,9 +93,7 @@ impl Signals {
         // SAFETY: the set was initialised above; -1 asks for a new descriptor.
         let fd =
             unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Errno::last_os_error());
-        }
+        let fd = Errno::result(fd)?;
         // SAFETY: the call just made the descriptor, which has no other owner.
         Ok(Signals(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
@@ -155,9 +122,8 @@ impl Signals {
         // It begins with the number.
         let [a, b, c, d, ..] = info;
         let number = libc::c_int::from_ne_bytes([a, b, c, d]);
-        Ok(Signal::ALL
-            .into_iter()
-            .find(|signal| signal.raw() == number))
+        let mut known = WAITED_FOR.iter().map(|(signal, _)| *signal);
+        Ok(known.find(|signal| signal.as_raw() == number))
     }
 }
 
@@ -206,9 +172,9 @@ mod tests {
             assert_eq!(signals.wait(Duration::ZERO).unwrap(), None);
             // SAFETY: asks for the handle of this very thread.
             let this = unsafe { libc::pthread_self() };
-            for signal in Signal::ALL {
+            for (signal, _) in WAITED_FOR {
                 // SAFETY: sends a signal that is blocked to this very thread, which lives.
-                unsafe { libc::pthread_kill(this, signal.raw()) };
+                unsafe { libc::pthread_kill(this, signal.as_raw()) };
                 let waited = signals.wait(Duration::from_secs(5)).unwrap();
                 assert_eq!(waited, Some(signal));
             }

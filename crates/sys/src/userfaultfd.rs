@@ -142,19 +142,10 @@ impl Fault {
         self.flags & u64::from(raw::UFFD_PAGEFAULT_FLAG_WRITE) != 0
     }
 
-    /// Whether the memfd has the page and the page tables have not.
-    pub fn minor(&self) -> bool {
-        self.flags & u64::from(raw::UFFD_PAGEFAULT_FLAG_MINOR) != 0
-    }
-
-    /// Whether the page is mapped for reading alone.
-    pub fn write_protected(&self) -> bool {
-        self.flags & u64::from(raw::UFFD_PAGEFAULT_FLAG_WP) != 0
-    }
-
     /// Whether the memfd has no page.
     pub fn missing(&self) -> bool {
-        !self.minor() && !self.write_protected()
+        let has = raw::UFFD_PAGEFAULT_FLAG_MINOR | raw::UFFD_PAGEFAULT_FLAG_WP;
+        self.flags & u64::from(has) == 0
     }
 }
 
@@ -162,16 +153,10 @@ impl Fault {
 const MESSAGE: usize = size_of::<raw::uffd_msg>();
 
 /// `UFFDIO_POISON`, of Linux 6.6.
-const POISON: Opcode =
-    rustix::ioctl::opcode::read_write::<Poison>(raw::UFFDIO as u8, raw::_UFFDIO_POISON as u8);
-
-/// `struct uffdio_poison`.
-#[repr(C)]
-struct Poison {
-    range: raw::uffdio_range,
-    mode: u64,
-    updated: i64,
-}
+const POISON: Opcode = rustix::ioctl::opcode::read_write::<raw::uffdio_poison>(
+    raw::UFFDIO as u8,
+    raw::_UFFDIO_POISON as u8,
+);
 
 /// `UFFDIO_COPY_MODE_WP`, and `UFFDIO_CONTINUE_MODE_WP` of Linux 6.4.
 const WRITE_PROTECTED: u64 = 1 << 1;
@@ -307,7 +292,7 @@ impl Userfaultfd {
     /// [`Userfaultfd::map`] ends it, and so does [`WindowArea::zap`](crate::memory::WindowArea::zap). A system
     /// call.
     pub fn poison(&self, pages: Range<usize>) -> Progress {
-        let mut wanted = Poison {
+        let mut wanted = raw::uffdio_poison {
             range: range(&pages),
             mode: 0,
             updated: 0,

@@ -84,7 +84,7 @@ fn touching_reserved_memory_in_a_child_is_sigsegv() {
 fn touching_a_window_in_a_child_is_sigsegv() {
     let range = ReservedRange::reserve(HUGE_PAGE_SIZE).unwrap();
     // SAFETY: the range is private to this test.
-    let memory = unsafe { SharedMemory::over(&range, 0..HUGE_PAGE_SIZE) }.unwrap();
+    let memory = unsafe { SharedMemory::over(&range, 0..HUGE_PAGE_SIZE, false) }.unwrap();
     let area = WindowArea::reserve(HUGE_PAGE_SIZE).unwrap();
     let faults = Userfaultfd::open(Handler::Signal).unwrap();
     let window = |at, faults| {

@@ -79,7 +79,7 @@ impl Rig {
         let len = pages * PAGE_SIZE;
         let range = ReservedRange::reserve(len).unwrap();
         // SAFETY: the range is private to this test.
-        let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
+        let memory = unsafe { SharedMemory::over(&range, 0..len, false) }.unwrap();
         let area = WindowArea::reserve(len).unwrap();
         let access = WindowAccess::ReadWrite;
         // SAFETY: a new area; the tests are ready for its faults.

@@ -58,10 +58,10 @@
 
 use crate::epoch;
 use crate::generation::Generation;
-use crate::types::{Attr, Attributes, Device, FileKind, S_ISGID, S_ISUID};
+use crate::types::{Attributes, Device, S_ISGID, S_ISUID};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use foliocache_sync::rank::{ConstRankedMutex, Rank, RankedMutexGuard};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedMutexGuard};
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::time::{Timespec, coarse_realtime, realtime};
 
@@ -91,62 +91,47 @@ const FLAGS: u64 = SETTLED | PROVISIONAL | CHANGED;
 const BLOCK: u32 = 512;
 const MODE: u32 = (1 << MODE_BITS) - 1;
 
-impl Attributes {
-    /// With the fields that only the inode has.
-    #[inline(always)]
-    pub fn of(self, ino: u64, kind: FileKind) -> Attr {
-        let attributes = self;
-        Attr {
-            ino,
-            kind,
-            attributes,
-        }
-    }
+fn to_words(of: Attributes) -> [u64; WORDS] {
+    let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let btime = of.btime.map_or((0, NO_TIME), |time| (time.sec, time.nsec));
+    let most = (CHANGED as u32 - 1) >> MODE_BITS;
+    let block = of.blksize.div_ceil(BLOCK).min(most);
+    [
+        two(of.mode & MODE | block << MODE_BITS, of.nlink),
+        two(of.uid, of.gid),
+        of.rdev.raw(),
+        of.size,
+        of.blocks,
+        two(of.atime.nsec, of.mtime.nsec),
+        two(of.ctime.nsec, btime.1),
+        of.atime.sec as u64,
+        of.mtime.sec as u64,
+        of.ctime.sec as u64,
+        btime.0 as u64,
+    ]
+}
 
-    fn to_words(self) -> [u64; WORDS] {
-        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let btime = self
-            .btime
-            .map_or((0, NO_TIME), |time| (time.sec, time.nsec));
-        let most = (CHANGED as u32 - 1) >> MODE_BITS;
-        let block = self.blksize.div_ceil(BLOCK).min(most);
-        [
-            two(self.mode & MODE | block << MODE_BITS, self.nlink),
-            two(self.uid, self.gid),
-            self.rdev.raw(),
-            self.size,
-            self.blocks,
-            two(self.atime.nsec, self.mtime.nsec),
-            two(self.ctime.nsec, btime.1),
-            self.atime.sec as u64,
-            self.mtime.sec as u64,
-            self.ctime.sec as u64,
-            btime.0 as u64,
-        ]
-    }
-
-    #[inline(always)]
-    fn from_words(words: [u64; WORDS]) -> Attributes {
-        let low = |at: usize| words[at] as u32;
-        let high = |at: usize| (words[at] >> 32) as u32;
-        let time = |at: usize, nsec: u32| Timespec {
-            sec: words[at] as i64,
-            nsec,
-        };
-        Attributes {
-            mode: low(0) & MODE,
-            nlink: high(0),
-            uid: low(1),
-            gid: high(1),
-            rdev: Device::from_raw(words[2]),
-            size: words[SIZE],
-            blocks: words[4],
-            blksize: ((low(0) & !(FLAGS as u32)) >> MODE_BITS) * BLOCK,
-            atime: time(7, low(5)),
-            mtime: time(8, high(5)),
-            ctime: time(9, low(6)),
-            btime: (high(6) != NO_TIME).then(|| time(10, high(6))),
-        }
+#[inline(always)]
+fn from_words(words: [u64; WORDS]) -> Attributes {
+    let low = |at: usize| words[at] as u32;
+    let high = |at: usize| (words[at] >> 32) as u32;
+    let time = |at: usize, nsec: u32| Timespec {
+        sec: words[at] as i64,
+        nsec,
+    };
+    Attributes {
+        mode: low(0) & MODE,
+        nlink: high(0),
+        uid: low(1),
+        gid: high(1),
+        rdev: Device::from_raw(words[2]),
+        size: words[SIZE],
+        blocks: words[4],
+        blksize: ((low(0) & !(FLAGS as u32)) >> MODE_BITS) * BLOCK,
+        atime: time(7, low(5)),
+        mtime: time(8, high(5)),
+        ctime: time(9, low(6)),
+        btime: (high(6) != NO_TIME).then(|| time(10, high(6))),
     }
 }
 
@@ -155,7 +140,7 @@ impl Attributes {
 pub struct AttrCell {
     seq: SeqCount,
     /// The number of doubts. Changes together with the words.
-    doubts: ConstRankedMutex<{ Rank::Attributes as u8 }, u32>,
+    doubts: RankedMutex<{ Rank::Attributes as u8 }, u32>,
     believed_until: AtomicU64,
     words: [AtomicU64; WORDS],
     stamp: AtomicI64,
@@ -178,9 +163,9 @@ impl AttrCell {
     pub fn new(attributes: Attributes) -> AttrCell {
         AttrCell {
             seq: SeqCount::new(),
-            doubts: ConstRankedMutex::new(0),
+            doubts: RankedMutex::new(0),
             believed_until: AtomicU64::new(0),
-            words: attributes.to_words().map(AtomicU64::new),
+            words: to_words(attributes).map(AtomicU64::new),
             stamp: AtomicI64::new(NEVER),
             permissions: None,
         }
@@ -207,7 +192,7 @@ impl AttrCell {
     /// A consistent snapshot of all attributes. Takes no lock; waits while they are being changed.
     #[inline(always)]
     pub fn get(&self) -> Attributes {
-        Attributes::from_words(self.snapshot())
+        from_words(self.snapshot())
     }
 
     /// All attributes, of one moment, if they are settled and not provisional. Takes no lock.
@@ -225,7 +210,7 @@ impl AttrCell {
     #[inline(always)]
     fn get_if(&self, wanted: impl Fn(u64) -> bool) -> Option<Attributes> {
         let words = self.snapshot();
-        wanted(words[0] & FLAGS).then(|| Attributes::from_words(words))
+        wanted(words[0] & FLAGS).then(|| from_words(words))
     }
 
     /// The words, of one moment.
@@ -316,7 +301,7 @@ impl AttrCell {
 
     fn store(&self, lock: &mut RankedMutexGuard<'_, u32>, attributes: Attributes) {
         let _section = self.seq.write(lock);
-        let mut words = attributes.to_words();
+        let mut words = to_words(attributes);
         // Relaxed, here and below: ordered by the counter.
         words[0] |= self.words[0].load(Ordering::Relaxed) & FLAGS;
         for (word, value) in self.words.iter().zip(words) {
@@ -354,7 +339,7 @@ impl AttrCell {
         lock: &mut RankedMutexGuard<'_, u32>,
         change: impl FnOnce(&mut Attributes) -> R,
     ) -> R {
-        let before = Attributes::from_words(self.load());
+        let before = from_words(self.load());
         let mut attributes = before;
         let result = change(&mut attributes);
         // Invariant 6.
@@ -389,7 +374,7 @@ impl AttrCell {
     #[cold]
     fn data_changed_at(&self, now: Timespec) {
         let mut lock = self.doubts.lock();
-        let mut attributes = Attributes::from_words(self.load());
+        let mut attributes = from_words(self.load());
         // The backing store's times may be finer, and ahead of the coarse clock: a write does not turn
         // them back.
         let time = match now < attributes.ctime {

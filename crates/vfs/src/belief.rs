@@ -148,7 +148,7 @@ pub struct Belief {
     epoch: AtomicU64,
     /// When the last complete reading of the news began; [`NEVER`] as long as nothing is watched.
     read_at: AtomicU64,
-    reading: RankedMutex<()>,
+    reading: RankedMutex<{ Rank::Namespace as u8 }, ()>,
     news: Option<Arc<dyn News>>,
     listener: OnceLock<Weak<dyn Listener>>,
     #[cfg(any(loom, shuttle))]
@@ -164,7 +164,7 @@ impl Belief {
             absent: ms(validity.absent),
             epoch: AtomicU64::new(0),
             read_at: AtomicU64::new(NEVER),
-            reading: RankedMutex::new(Rank::Namespace, ()),
+            reading: RankedMutex::new(()),
             news: None,
             listener: OnceLock::new(),
             #[cfg(any(loom, shuttle))]

@@ -66,7 +66,7 @@ use std::ptr::{self, NonNull};
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex, RankedMutexGuard, might_lock};
+use foliocache_sync::rank::{LeafMutex, Rank, RankedMutex, RankedMutexGuard, might_lock};
 use foliocache_sync::rcu::{self, RcuReadGuard};
 
 use foliocache_mm::MetadataBound;
@@ -78,8 +78,9 @@ const MAX_STRIPES: usize = if cfg!(any(loom, shuttle)) { 2 } else { 1024 };
 /// Look-ups that go astray before one takes the lock.
 const STRAYS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 3 };
 /// A part of the hash values: one lock for all buckets that they fall into.
+#[derive(Default)]
 struct Stripe {
-    lock: RankedMutex<()>,
+    lock: RankedMutex<{ Rank::HashBucket as u8 }, ()>,
     /// Nodes in these buckets. Changed under the lock.
     len: AtomicU32,
     /// How often the lock was taken by [`RcuHash::lock`]. Changed under it.
@@ -97,7 +98,7 @@ pub struct RcuHash<T: HashNode> {
     attention: AtomicU32,
     /// A thread is asking the bound, and starting to grow.
     growing: AtomicBool,
-    retired: RankedMutex<Option<Retired<T>>>,
+    retired: LeafMutex<Option<Retired<T>>>,
     bound: Arc<dyn MetadataBound>,
     /// Bytes charged to the bound.
     charged: AtomicU64,
@@ -124,18 +125,13 @@ impl<T: HashNode> RcuHash<T> {
         let stripes = buckets.min(MAX_STRIPES);
         let bytes = Table::<T>::bytes(buckets) + (stripes * size_of::<Stripe>()) as u64;
         let charged = if bound.charge(bytes) { bytes } else { 0 };
-        let stripe = || Stripe {
-            lock: RankedMutex::new(Rank::HashBucket, ()),
-            len: AtomicU32::new(0),
-            locked: AtomicU64::new(0),
-        };
         Self {
             table: AtomicPtr::new(Box::into_raw(Table::new(buckets, 0))),
-            stripes: (0..stripes).map(|_| stripe()).collect(),
+            stripes: (0..stripes).map(|_| Stripe::default()).collect(),
             crowded: AtomicU32::new(crowded(buckets, stripes)),
             attention: AtomicU32::new(0),
             growing: AtomicBool::new(false),
-            retired: RankedMutex::new(Rank::Leaf, None),
+            retired: LeafMutex::new(None),
             bound,
             charged: AtomicU64::new(charged),
             #[cfg(loom)]

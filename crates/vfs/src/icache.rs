@@ -303,13 +303,13 @@ impl<T: CachedInode> InodeCache<T> {
     /// Bytes charged for the pages that inodes lie in. One load.
     #[must_use]
     pub fn inode_bytes(&self) -> u64 {
-        self.slab.bytes()
+        self.slab.0.bytes()
     }
 
     /// Inodes that fit into charged memory.
     #[must_use]
     pub fn spare(&self) -> u64 {
-        self.slab.spare()
+        self.slab.0.spare()
     }
 
     /// Inodes in pages that the bound had no room for.

@@ -72,8 +72,8 @@ pub struct Inode {
     /// The dentry of a directory.
     alias: AliasSlot<Inode>,
     /// Protects the names in a directory, and attributes while they are changed, see [`SuperBlock`](crate::SuperBlock).
-    names: RankedRwLock<()>,
-    making: RankedMutex<()>,
+    names: RankedRwLock<{ Rank::Names as u8 }, ()>,
+    making: RankedMutex<{ Rank::Mapping as u8 }, ()>,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -240,8 +240,8 @@ impl Inode {
             kind,
             link: InodeLink::default(),
             alias: AliasSlot::default(),
-            names: RankedRwLock::new(Rank::Names, ()),
-            making: RankedMutex::new(Rank::Mapping, ()),
+            names: RankedRwLock::new(()),
+            making: RankedMutex::new(()),
         }
     }
 
@@ -278,7 +278,7 @@ impl Inode {
 
     /// The lock of the names in a directory, and of changes of attributes.
     #[doc(alias = "i_rwsem")]
-    pub(crate) fn names(&self) -> &RankedRwLock<()> {
+    pub(crate) fn names(&self) -> &RankedRwLock<{ Rank::Names as u8 }, ()> {
         &self.names
     }
 

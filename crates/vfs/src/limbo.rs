@@ -38,7 +38,7 @@
 use foliocache_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use foliocache_sync::background::{self, Panics};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::rcu;
 use foliocache_sync::retired::Retired;
 use foliocache_sync::time::{Duration, sleep};
@@ -63,7 +63,7 @@ struct Lists<T> {
 }
 
 struct Shard<T> {
-    lists: RankedMutex<Lists<T>>,
+    lists: LeafMutex<Lists<T>>,
     /// A batch was freed.
     freed: Condvar,
     /// Items in both lists. Changed under the lock.
@@ -134,14 +134,11 @@ impl<T> Limbo<T> {
     /// An empty one.
     pub(crate) fn new() -> Self {
         let shard = || Shard {
-            lists: RankedMutex::new(
-                Rank::Leaf,
-                Lists {
-                    retired: Retired::default(),
-                    next: 0,
-                    freeing: Vec::new(),
-                },
-            ),
+            lists: LeafMutex::new(Lists {
+                retired: Retired::default(),
+                next: 0,
+                freeing: Vec::new(),
+            }),
             freed: Condvar::new(),
             len: AtomicUsize::new(0),
         };

@@ -6,13 +6,11 @@
 //! numbers of `st_mode`, of `open` flags and of times are those of Linux.
 
 use foliocache_mm::{Access, Iocb};
-use foliocache_sys::clock::Timespec;
 pub use foliocache_sys::credentials::OpContext;
 pub use foliocache_sys::dir::{DirEntry, RenameMode};
 pub use foliocache_sys::fd::xattr::XattrMode;
-pub use foliocache_sys::fd::{Device, FileKind, SeekSparse, SetTime, StatFs};
+pub use foliocache_sys::fd::{Attr, Attributes, Device, FileKind, SeekSparse, SetTime, StatFs};
 use std::ffi::{OsStr, OsString};
-use std::ops::{Deref, DerefMut};
 
 /// Longest name of a directory entry, in bytes.
 #[doc(alias = "NAME_MAX")]
@@ -26,62 +24,6 @@ pub const S_ISUID: u32 = 0o4000;
 pub const S_ISGID: u32 = 0o2000;
 /// Sticky bit.
 pub const S_ISVTX: u32 = 0o1000;
-
-/// The attributes of an inode, as `stat` shows them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attr {
-    /// Number of the inode, unique among the live inodes of the file system; the root's is 1.
-    pub ino: u64,
-    /// The kind of file.
-    pub kind: FileKind,
-    /// The rest.
-    pub attributes: Attributes,
-}
-
-impl Deref for Attr {
-    type Target = Attributes;
-
-    #[inline(always)]
-    fn deref(&self) -> &Attributes {
-        &self.attributes
-    }
-}
-
-impl DerefMut for Attr {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Attributes {
-        &mut self.attributes
-    }
-}
-
-/// The part of [`Attr`] that an inode remembers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
-    /// Permission bits ([`PERMISSION_BITS`]).
-    pub mode: u32,
-    /// Names of the inode.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Number of a device node.
-    pub rdev: Device,
-    /// Size in bytes; of a regular file the address space knows better.
-    pub size: u64,
-    /// Space taken in the backing store, in units of 512 bytes.
-    pub blocks: u64,
-    /// Preferred size of an I/O, in bytes; a multiple of 512, less than 512 MiB.
-    pub blksize: u32,
-    /// Last access.
-    pub atime: Timespec,
-    /// Last change of the data.
-    pub mtime: Timespec,
-    /// Last change of the data or the attributes.
-    pub ctime: Timespec,
-    /// Creation, where the backing store knows it.
-    pub btime: Option<Timespec>,
-}
 
 /// An object without data that is made under a name, and is not opened. Modes are before the caller's umask.
 #[derive(Clone, Copy, Debug)]

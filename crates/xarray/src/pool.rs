@@ -78,7 +78,7 @@ pub unsafe trait ChunkSource: Send + Sync {
 /// The nodes of all indices of one cache.
 pub struct NodePool {
     source: Box<dyn ChunkSource>,
-    lists: RankedMutex<Lists>,
+    lists: RankedMutex<{ Rank::Magazine as u8 }, Lists>,
 }
 
 /// The lists that the lock protects.
@@ -151,7 +151,7 @@ impl NodePool {
     pub fn new(source: Box<dyn ChunkSource>) -> Self {
         Self {
             source,
-            lists: RankedMutex::new(Rank::Magazine, Lists::default()),
+            lists: RankedMutex::new(Lists::default()),
         }
     }
 

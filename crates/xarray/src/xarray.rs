@@ -47,7 +47,7 @@ pub struct XArray {
     head: AtomicUsize,
     pool: Arc<NodePool>,
     /// The xa_lock. The fields that writers change begin with it.
-    pub(crate) lock: RankedMutex<()>,
+    pub(crate) lock: RankedMutex<{ Rank::XaLock as u8 }, ()>,
     /// Entries; a machine has memory for fewer than 2^32. Written under the lock.
     entries: AtomicU32,
     /// One bit a mark (invariant 3). Written under the lock.
@@ -90,7 +90,7 @@ impl XArray {
         Self {
             head: AtomicUsize::new(0),
             pool,
-            lock: RankedMutex::new(Rank::XaLock, ()),
+            lock: RankedMutex::new(()),
             entries: AtomicU32::new(0),
             head_marks: AtomicU8::new(0),
         }

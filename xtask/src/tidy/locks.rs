@@ -20,7 +20,7 @@ pub(crate) fn check(source: &Source) -> Vec<Violation> {
         let places = find_word(&source.live, name).into_iter();
         places.map(move |at| {
             let message = format!(
-                "`{name}` has no rank: take `Ranked{name}` or, of a mutex, `LeafMutex` or `ConstRankedMutex`"
+                "`{name}` has no rank: take `Ranked{name}` or, for a leaf, `LeafMutex`"
             );
             Violation::new(&source.path, source.line(at), "lock rank", message)
         })

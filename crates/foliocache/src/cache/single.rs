@@ -137,7 +137,7 @@ fn follow(path: &Path, how: &OpenHow) -> Result<(Name, Option<Stat>), Errno> {
         let directory = fd::open(above, OFlags::PATH | OFlags::DIRECTORY, 0)?;
         if !how.exclusive
             && let Ok(there) = fd::open(&path, OFlags::PATH | OFlags::NOFOLLOW, 0)
-            && fd::fstat(there.as_fd())?.kind() == FileKind::Symlink
+            && fd::fstat(there.as_fd())?.kind == FileKind::Symlink
         {
             let target = dir::readlink_fd(there.as_fd())?;
             path = fd::real_path(directory.as_fd())?.join(target);
@@ -231,7 +231,7 @@ impl Cache {
             return Err(Error::Unsupported(why));
         }
         let stat = fd::fstat(file.as_fd()).map_err(failed)?;
-        if stat.kind() != FileKind::Regular {
+        if stat.kind != FileKind::Regular {
             let why = "only a descriptor of a regular file can be adopted";
             return Err(Error::Unsupported(why));
         }

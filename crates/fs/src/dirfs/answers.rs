@@ -4,31 +4,13 @@ use super::Shared;
 use super::node::DirNode;
 use crate::coherence::Asked;
 use foliocache_sys::fd::Stat;
-use foliocache_vfs::{AttrCell, Attributes, FileKind, PERMISSION_BITS, SlabArc};
-
-/// The attributes that an inode remembers of `stat`.
-pub(super) fn remembered(stat: &Stat) -> Attributes {
-    Attributes {
-        mode: stat.mode & PERMISSION_BITS,
-        nlink: stat.nlink,
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: stat.rdev,
-        size: stat.size,
-        blocks: stat.blocks,
-        blksize: stat.blksize,
-        atime: stat.atime,
-        mtime: stat.mtime,
-        ctime: stat.ctime,
-        btime: stat.btime,
-    }
-}
+use foliocache_vfs::{AttrCell, Attributes, FileKind, SlabArc};
 
 impl Shared {
     /// The attributes that an inode remembers of `stat` where nothing of ours is newer: its ctime is that which was shown before.
     pub(super) fn found(&self, stat: &Stat) -> Attributes {
-        let mut attributes = remembered(stat);
-        if stat.kind() == FileKind::Regular
+        let mut attributes = stat.attributes;
+        if stat.kind == FileKind::Regular
             && let Some(shown) = self.ctimes.shown(stat)
         {
             attributes.ctime = shown;
@@ -39,7 +21,7 @@ impl Shared {
     /// The attributes of a node that was just found.
     pub(super) fn attributes(&self, stat: &Stat) -> SlabArc<AttrCell> {
         let attributes = self.found(stat);
-        self.attributes.alloc(match stat.kind() {
+        self.attributes.alloc(match stat.kind {
             FileKind::Directory => AttrCell::of_directory(attributes, self.permissions.clone()),
             _ => AttrCell::new(attributes),
         })
@@ -56,7 +38,7 @@ impl DirNode {
         if let (Some(file), Some(look)) = (self.regular(), look)
             && (file.has_mapping() || !file.holds(look))
         {
-            *attributes = remembered(stat);
+            *attributes = stat.attributes;
             (attributes.size, attributes.mtime, attributes.ctime) = ours;
         } else {
             *attributes = self.shared.found(stat);

@@ -225,7 +225,7 @@ impl InodeOperations for DirNode {
     fn remove_privileges(&self, _inode: &Inode, in_group: bool) -> Result<(), Errno> {
         let fd = self.path_fd()?;
         let fd = fd.as_fd();
-        let mode = fd::fstat(fd)?.mode & PERMISSION_BITS;
+        let mode = fd::fstat(fd)?.mode;
         let left = written_mode(mode, in_group);
         if left != mode {
             self.own_change(fd, || fd::fchmod(fd, left))?;

@@ -37,7 +37,7 @@ use foliocache_mm::{
     AddressSpace, AddressSpaceOperations, Extent, IoSegment, PAGE_SIZE, ReadDone, ReadMode, SlabArc,
 };
 use foliocache_sync::Arc;
-use foliocache_sys::fd::AsFd;
+use foliocache_sys::fd::{Advice, AsFd};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd};
 use std::mem;
@@ -161,7 +161,7 @@ impl DirNode {
         let (size, page) = (mapping.size(), PAGE_SIZE as u64);
         if let Some(fd) = self.file().any_fd().filter(|_| size % page > 0) {
             // A hint: without it the page is read when it is needed.
-            let _ = fd::fadvise_willneed(fd.as_fd(), size - size % page, page);
+            let _ = fd::fadvise(fd.as_fd(), size - size % page, page, Advice::WillNeed);
         }
     }
 

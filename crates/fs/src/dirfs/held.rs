@@ -35,7 +35,7 @@ use super::node::{DirNode, Location};
 use super::{DirFs, DirFsError, cannot_open, identity::Identity};
 use foliocache_mm::Mm;
 use foliocache_sync::atomic::{AtomicBool, Ordering};
-use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
+use foliocache_sync::rank::{LeafMutex, Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, LockKind, OFlags, OwnedFd, Stat};
@@ -91,7 +91,7 @@ struct Held {
 pub(super) struct HeldFiles {
     /// By the number of the node.
     files: LeafMutex<HashMap<u64, Held>>,
-    marks: ConstRankedMutex<{ Rank::Namespace as u8 }, HashMap<Place, Weak<ByteLock>>>,
+    marks: RankedMutex<{ Rank::Namespace as u8 }, HashMap<Place, Weak<ByteLock>>>,
     /// The log says that there are no locks. Relaxed everywhere: at worst it says so twice.
     warned: AtomicBool,
 }

@@ -19,7 +19,7 @@ impl Identity {
             dev: stat.dev.raw(),
             ino: stat.ino,
             birth: stat.btime.map(|Timespec { sec, nsec }| (sec, nsec)),
-            kind: stat.kind().mode_bits(),
+            kind: stat.kind.mode_bits(),
         }
     }
 

@@ -32,7 +32,7 @@ use super::state::Opens;
 use super::{NodeOps, Shared};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank, RankedMutexGuard};
+use foliocache_sync::rank::{LeafMutex, Rank, RankedMutex, RankedMutexGuard};
 use foliocache_sys::fd::KeptFds;
 use foliocache_vfs::{SlabArc, SlabWeak};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub(super) struct IdleFiles {
     /// Beyond what this allows, some are written back when one gets in line.
     pub(super) kept: Arc<KeptFds>,
     /// Held by the thread that makes files durable together.
-    pub(super) round: ConstRankedMutex<{ Rank::IdleFiles as u8 }, ()>,
+    pub(super) round: RankedMutex<{ Rank::IdleFiles as u8 }, ()>,
 }
 
 impl IdleFiles {
@@ -53,7 +53,7 @@ impl IdleFiles {
             files: LeafMutex::default(),
             nr: AtomicUsize::new(0),
             kept,
-            round: ConstRankedMutex::default(),
+            round: RankedMutex::default(),
         }
     }
 

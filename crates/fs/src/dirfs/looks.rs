@@ -15,7 +15,6 @@
 //! clean (close-to-open). While data of ours waits to be written, ours holds; what others changed meanwhile is kept in the source, and seen
 //! afterwards. A look that a change of ours has overtaken is not taken over.
 
-use super::answers::remembered;
 use super::descriptors::Descriptors;
 use super::node::DirNode;
 use super::state::{FileState, Opens};
@@ -199,7 +198,7 @@ impl DirNode {
         self.attributes.take_over(|attributes| {
             // A rename beside us, say, changes the source's times between the look and the comparison.
             if file.holds(answer.asked) {
-                *attributes = remembered(stat);
+                *attributes = stat.attributes;
             }
         });
         file.coherence(|machine| machine.took_over(answer));

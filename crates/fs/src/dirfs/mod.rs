@@ -127,7 +127,7 @@ use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmError};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicBool, AtomicU64};
 use foliocache_sync::durability::Durability;
-use foliocache_sync::rank::{ConstRankedMutex, Rank, RankedRwLock};
+use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
 use foliocache_sys::dir::mount;
 use foliocache_sys::fd::{AsFd, KeptFds, OFlags, OwnedFd};
 use foliocache_sys::uring::Engine;
@@ -271,7 +271,7 @@ struct Shared {
     options: DirFsOptions,
     /// Held for reading over a move or removal of names, until the nodes say so; for writing by a walk
     /// to a node that was not found where it was seen last.
-    moves: RankedRwLock<()>,
+    moves: RankedRwLock<{ Rank::Moves as u8 }, ()>,
     path_fds: PathFds,
     permissions: Arc<Generation>,
     belief: Arc<Belief>,
@@ -330,7 +330,7 @@ pub struct DirFs {
     inodes: Arc<Inodes>,
     root: SlabArc<Inode>,
     /// Taken by [`DirFs::lock`]; let go when all was written back.
-    lock: ConstRankedMutex<{ Rank::Namespace as u8 }, LockState>,
+    lock: RankedMutex<{ Rank::Namespace as u8 }, LockState>,
 }
 
 /// A reference of a node: the store behind its address space.
@@ -396,7 +396,7 @@ impl DirFs {
             options.revalidate_absent_after = Duration::MAX;
         }
         if options.raise_open_files
-            && let Err(errno) = fd::raise_open_file_limit()
+            && let Err(errno) = fd::set_open_file_limit(u64::MAX)
         {
             tracing::debug!(%errno, "the limit of open files stays as it is");
         }
@@ -428,7 +428,7 @@ impl DirFs {
         let shared = Arc::new(Shared {
             root: Arc::new(root),
             name,
-            moves: RankedRwLock::new(Rank::Moves, ()),
+            moves: RankedRwLock::new(()),
             path_fds: PathFds::new(options.path_descriptors, KeptFds::for_names()),
             permissions: Arc::default(),
             belief: Arc::new(match &watches {
@@ -465,7 +465,7 @@ impl DirFs {
             shared,
             inodes,
             root,
-            lock: ConstRankedMutex::default(),
+            lock: RankedMutex::default(),
         })
     }
 

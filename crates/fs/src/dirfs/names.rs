@@ -1,6 +1,5 @@
 //! The common part of the operations on names: finding, making, removing, opening.
 
-use super::answers::remembered;
 use super::descriptors::Descriptors;
 use super::identity::Identity;
 
@@ -87,7 +86,7 @@ impl DirFs {
         if !made {
             // A file that was removed outside had its identity.
             node.attributes
-                .take_over(|attributes| *attributes = remembered(stat));
+                .take_over(|attributes| *attributes = stat.attributes);
         }
         node.attributes.doubt();
         node.name_changed();
@@ -124,10 +123,10 @@ impl DirFs {
                 Err(error) => return Err(error),
             }
         }
-        if stat.kind() != FileKind::Symlink {
-            let found = stat.mode & PERMISSION_BITS;
+        if stat.kind != FileKind::Symlink {
+            let found = stat.mode;
             let mut wanted = mode & !ctx.umask & PERMISSION_BITS;
-            if stat.kind() == FileKind::Directory {
+            if stat.kind == FileKind::Directory {
                 wanted |= found & S_ISGID;
             }
             if wanted & 0o777 != found & 0o777 && has_default_acl(dir)? {

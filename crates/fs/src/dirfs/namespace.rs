@@ -64,8 +64,8 @@ impl FileSystem for DirFs {
             + shared.watches.as_ref().map_or(0, |watches| watches.bytes())
             + shared.writers.bytes()
             + shared.listings.bytes()
-            + shared.attributes.bytes()
-            + shared.nodes.bytes()
+            + shared.attributes.0.bytes()
+            + shared.nodes.0.bytes()
             + shared.bdi.mapping_bytes()
     }
 
@@ -97,7 +97,7 @@ impl FileSystem for DirFs {
 
     fn spare_inodes(&self) -> u64 {
         let shared = &self.shared;
-        let parts = shared.attributes.spare().min(shared.nodes.spare());
+        let parts = shared.attributes.0.spare().min(shared.nodes.0.spare());
         parts.min(self.inodes.cache.spare())
     }
 
@@ -226,7 +226,7 @@ impl FileSystem for DirFs {
         };
         let made = self.open_name(dir.as_fd(), name)?;
         let stat = fd::fstat(made.as_fd())?;
-        let kind = stat.kind();
+        let kind = stat.kind;
         let stat = self
             .give_to(ctx, dir.as_fd(), made.as_fd(), mode, stat)
             .inspect_err(|_| {

@@ -44,7 +44,7 @@ use super::sync_calls::SyncCall;
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
-use foliocache_sync::rank::{ConstRankedMutex, LeafMutex, Rank};
+use foliocache_sync::rank::{LeafMutex, Rank, RankedMutex};
 use foliocache_sync::{Arc, Weak, prefetch};
 use foliocache_sys::fd::{FileKind, OFlags, Stat};
 use foliocache_sys::{Errno, dir, fd};
@@ -96,7 +96,7 @@ pub(super) struct DirNode {
     /// Number of its inode.
     ino: u64,
     pub(super) identity: Identity,
-    pub(super) location: ConstRankedMutex<{ Rank::Location as u8 }, Location>,
+    pub(super) location: RankedMutex<{ Rank::Location as u8 }, Location>,
     /// Where it was seen before that, as far as that name is not known to be gone.
     spare: LeafMutex<Option<Box<ParentAndName>>>,
     /// Its name, and those of the directories above it.
@@ -147,7 +147,7 @@ impl DirNode {
         attributes: SlabArc<AttrCell>,
         location: Location,
     ) -> DirNode {
-        let kind = stat.kind();
+        let kind = stat.kind;
         let node = DirNode {
             shared: shared.clone(),
             // Relaxed: they need only differ.
@@ -156,7 +156,7 @@ impl DirNode {
             identity: Identity::of(stat),
             kind,
             attributes,
-            location: ConstRankedMutex::new(location),
+            location: RankedMutex::new(location),
             spare: LeafMutex::new(None),
             kind_state: match kind {
                 FileKind::Regular => KindState::File(FileState::new(shared.options.exclusive)),
@@ -568,12 +568,12 @@ mod tests {
             std::os::unix::fs::symlink("a", source.path().join("link")).expect("a link");
             let mut stat = dir::fstatat(fs.shared.root.as_fd(), name).expect("its attributes");
             if !has_birth {
-                stat.btime = None;
+                stat.attr.btime = None;
             }
             let has_birth = stat.btime.is_some();
             let (first, _) = fs.adopt(&root, name, &stat).expect("an inode");
             DirNode::of(&first).unwrap().keep_target(&"a".into());
-            stat.ctime.sec += 1;
+            stat.attr.ctime.sec += 1;
             let (second, _) = fs.adopt(&root, name, &stat).expect("an inode");
             assert!(SlabArc::ptr_eq(&first, &second));
             let kept = DirNode::of(&second).unwrap().cached_link();

@@ -9,7 +9,7 @@ use super::node::DirNode;
 use super::state::OngoingChange;
 use crate::coherence::Asked;
 use foliocache_sync::Arc;
-use foliocache_sys::fd::{AsFd, OFlags, Stat};
+use foliocache_sys::fd::{Advice, AsFd, OFlags, Stat};
 use foliocache_sys::{Errno, fd};
 
 impl DirNode {
@@ -84,7 +84,7 @@ impl DirNode {
         // is of what is written once more anyway, and may be the one that a batch was told of.
         let _ = fd::sync_file_range(fd, 0, 0, fd::SyncRange::Wait);
         // A hint: where it is refused, nothing else can be done.
-        let _ = fd::fadvise_dontneed(fd, 0, 0);
+        let _ = fd::fadvise(fd, 0, 0, Advice::DontNeed);
         let mut io = self.file().io.lock();
         io.stale = false;
         io.cached = None;

@@ -39,7 +39,7 @@ use foliocache_mm::{AddressSpace, MappingCharge, SlabArc, SlabWeak};
 use foliocache_sync::Arc;
 use foliocache_sync::cell::OnceLock;
 use foliocache_sync::durability::Durability;
-use foliocache_sync::rank::{ConstRankedMutex, Rank};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::time::{coarse_monotonic_ms, realtime};
 use foliocache_sys::Errno;
 use foliocache_sys::fd::{OwnedFd, Stat};
@@ -96,9 +96,9 @@ pub(super) struct IoState {
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct FileState {
-    pub(super) opens: ConstRankedMutex<{ Rank::Opens as u8 }, Opens>,
+    pub(super) opens: RankedMutex<{ Rank::Opens as u8 }, Opens>,
     /// Its first fields are the last that opening and closing a file looks at.
-    pub(super) io: ConstRankedMutex<{ Rank::FileIo as u8 }, IoState>,
+    pub(super) io: RankedMutex<{ Rank::FileIo as u8 }, IoState>,
     /// Set when the address space is made.
     pub(super) mapping: OnceLock<SlabWeak<AddressSpace>>,
     /// That of the address space, from before there is one to the end of the node, which the address space holds.
@@ -113,9 +113,9 @@ pub(super) struct FileState {
     /// Attributes changed, and made durable.
     pub(super) attributes: Durability,
     /// Held over setting the modification time, so that none is overwritten by an older one.
-    pub(super) stamping: ConstRankedMutex<{ Rank::Stamping as u8 }, ()>,
+    pub(super) stamping: RankedMutex<{ Rank::Stamping as u8 }, ()>,
     /// Held over the calls that make any of these durable.
-    pub(super) syncing: ConstRankedMutex<{ Rank::Syncing as u8 }, ()>,
+    pub(super) syncing: RankedMutex<{ Rank::Syncing as u8 }, ()>,
 }
 
 impl FileState {

@@ -8,7 +8,7 @@ use super::stats::count;
 use super::{DirFs, NodeOps};
 use foliocache_mm::MetadataCharge;
 use foliocache_sync::Arc;
-use foliocache_sync::rank::{ConstRankedMutex, Rank};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::Errno;
 use foliocache_sys::dir::DirReader;
 use foliocache_sys::fd::AsFd;
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// A directory of the source that is being read.
 pub(super) struct DirStream {
-    state: ConstRankedMutex<{ Rank::Stream as u8 }, State>,
+    state: RankedMutex<{ Rank::Stream as u8 }, State>,
     inode: SlabArc<Inode>,
     numbers: Arc<Numbers>,
     _charge: MetadataCharge,
@@ -95,7 +95,7 @@ impl DirStream {
 
     fn new(fs: &DirFs, inode: &SlabArc<Inode>, state: State, charge: MetadataCharge) -> DirStream {
         DirStream {
-            state: ConstRankedMutex::new(state),
+            state: RankedMutex::new(state),
             inode: inode.clone(),
             numbers: fs.inodes.numbers().clone(),
             _charge: charge,

@@ -39,7 +39,7 @@ use super::stats::{Fallback, count};
 use foliocache_mm::{PAGE_SIZE, ReadDone};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sys::fd::{self, BorrowedFd, Extent, IoSegment};
+use foliocache_sys::fd::{self, Advice, BorrowedFd, Extent, IoSegment};
 use foliocache_sys::uring::Engine;
 use foliocache_sys::{Errno, fd::AsFd};
 use smallvec::SmallVec;
@@ -137,9 +137,10 @@ impl<'a> SourceFile<'a> {
         }
         if let Some(direct) = self.direct_for(pos, len) {
             let fd = direct.fd.as_fd();
+            let read = || fd::read_segments(fd, pos, segments);
             let done = match &self.shared.engine {
-                Some(engine) => engine.read_blocking(fd, pos, segments),
-                None => fd::read_segments(fd, pos, segments),
+                Some(engine) => engine.run_blocking(read),
+                None => read(),
             };
             match done {
                 Err(Errno::EINVAL) => self.fds.give_up_direct(self.shared, Errno::EINVAL),
@@ -382,9 +383,10 @@ impl<'a> SourceFile<'a> {
             && let Some(direct) = self.fds.direct(self.shared)
         {
             let fd = direct.fd.as_fd();
+            let write = || fd::write_segments(fd, pos, segments);
             let done = match &self.shared.engine {
-                Some(engine) => engine.write_blocking(fd, pos, segments),
-                None => fd::write_segments(fd, pos, segments),
+                Some(engine) => engine.run_blocking(write),
+                None => write(),
             };
             match done {
                 Err(Errno::EINVAL) => self.fds.give_up_direct(self.shared, Errno::EINVAL),
@@ -442,5 +444,5 @@ pub(super) fn drop_behind(fd: BorrowedFd<'_>, range: Range<u64>) {
     let from = range.start - range.start % page;
     let to = range.end.next_multiple_of(page);
     // A hint: what is not dropped costs the kernel memory that it can take back.
-    let _ = fd::fadvise_dontneed(fd, from, to - from);
+    let _ = fd::fadvise(fd, from, to - from, Advice::DontNeed);
 }

@@ -32,7 +32,7 @@ use super::stats::{add, count};
 use super::{DirFs, Shared};
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicUsize, Ordering};
-use foliocache_sync::rank::{ConstRankedMutex, Rank};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sys::fd::{self, AsFd, BorrowedFd, OFlags, OwnedFd};
 use foliocache_sys::{Errno, dir};
 use foliocache_vfs::{Attr, Entries, Inode, InodeOperations, SlabArc, UncachedDir};
@@ -66,7 +66,7 @@ pub(super) struct Uncached {
     path: PathBuf,
     identity: Identity,
     attr: Attr,
-    state: ConstRankedMutex<{ Rank::Stream as u8 }, State>,
+    state: RankedMutex<{ Rank::Stream as u8 }, State>,
 }
 
 struct State {
@@ -105,7 +105,7 @@ impl Uncached {
             path,
             identity: Identity::of(&stat),
             attr: top.shared.not_cached(&top.inodes, &stat),
-            state: ConstRankedMutex::new(State {
+            state: RankedMutex::new(State {
                 fd: Some(Arc::new(fd)),
                 offset: 0,
                 ended: false,
@@ -203,7 +203,7 @@ impl Shared {
     /// The attributes of a file whose inode is not in memory.
     fn not_cached(&self, inodes: &Inodes, stat: &fd::Stat) -> Attr {
         let number = inodes.numbers().of(stat.dev.raw(), stat.ino);
-        self.found(stat).of(number.unwrap_or(stat.ino), stat.kind())
+        self.found(stat).of(number.unwrap_or(stat.ino), stat.kind)
     }
 }
 

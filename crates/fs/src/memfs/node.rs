@@ -5,7 +5,7 @@ use foliocache_mm::{AddressSpace, AddressSpaceOperations, IoSegment, MappingChar
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::cell::OnceLock;
-use foliocache_sync::rank::{ConstRankedMutex, Rank};
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::time::{Duration, coarse_realtime};
 use foliocache_sys::Errno;
 use foliocache_vfs::{
@@ -25,11 +25,10 @@ const SHOWN_ENTRY_BYTES: i64 = 32;
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The lock of a directory's entries.
-pub(super) type EntriesLock = ConstRankedMutex<{ Rank::Namespace as u8 }, Entries>;
+pub(super) type EntriesLock = RankedMutex<{ Rank::Namespace as u8 }, Entries>;
 
 /// The lock of a node's extended attributes, whose memory is charged under it.
-pub(super) type XattrsLock =
-    ConstRankedMutex<{ Rank::Namespace as u8 }, BTreeMap<OsString, Vec<u8>>>;
+pub(super) type XattrsLock = RankedMutex<{ Rank::Namespace as u8 }, BTreeMap<OsString, Vec<u8>>>;
 
 pub(super) enum Data {
     File,

@@ -12,7 +12,7 @@ use foliocache_fs::{DirFs, DirFsOptions};
 use foliocache_fuse::{KernelCache, Mount, MountOptions};
 use foliocache_mm::{Mm, MmConfig};
 use foliocache_sys::Errno;
-use foliocache_sys::fd::{AsFd, fadvise_dontneed};
+use foliocache_sys::fd::{Advice, AsFd, fadvise};
 use foliocache_vfs::{Remove, SuperBlock};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -114,7 +114,7 @@ fn user() {
                     fs::remove_file(temporary)
                 })),
                 "drop" => {
-                    let dropped = fadvise_dontneed(file.unwrap().as_fd(), 0, SIZE as u64);
+                    let dropped = fadvise(file.unwrap().as_fd(), 0, SIZE as u64, Advice::DontNeed);
                     said(dropped.map_err(io::Error::from))
                 }
                 "create" => {

@@ -33,7 +33,7 @@ mod throttle;
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::Ordering;
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sys::Errno;
 use std::fmt;
 
@@ -70,7 +70,7 @@ impl BackingDevInfo {
         let heap = MappingCharge::heap_bytes() as u64;
         let charge = MetadataCharge::before_names(&self.mm, heap, MetadataCharge::PATIENCE)?;
         let slot = loop {
-            if let Some(slot) = self.mm.mapping_slab.reserve() {
+            if let Some(slot) = self.mm.mapping_slab.0.reserve() {
                 break slot;
             }
             // Makes room for a page of the slab, and gives it back for the slab to take. Others may take it first.
@@ -79,7 +79,7 @@ impl BackingDevInfo {
         bump(&self.hit_bytes, MappingCharge::memory_bytes() as u64);
         Ok(MappingCharge(Box::new(Charged {
             bdi: Arc::clone(self),
-            slot: RankedMutex::new(Rank::Leaf, Some(slot)),
+            slot: LeafMutex::new(Some(slot)),
             _heap: charge,
         })))
     }
@@ -147,7 +147,7 @@ pub struct MappingCharge(Box<Charged>);
 
 struct Charged {
     bdi: Arc<BackingDevInfo>,
-    slot: RankedMutex<Option<Slot<AddressSpace>>>,
+    slot: LeafMutex<Option<Slot<AddressSpace>>>,
     _heap: MetadataCharge,
 }
 

@@ -6,7 +6,6 @@
 //! times and sizes are given to it as numbers. What is done with the state is in `bdi` (limits, throttling, the list of dirty files) and
 //! `writeback` (passes, flushes, the flusher).
 
-mod direct;
 mod flushes;
 mod group;
 mod law;
@@ -23,7 +22,6 @@ mod tests;
 mod throttle;
 mod told;
 
-pub(crate) use direct::DirectWrites;
 pub(crate) use flushes::{FlushState, Ticket, UNSTABLE};
 pub(crate) use group::Groups;
 pub(crate) use law::{Limits, SECOND};

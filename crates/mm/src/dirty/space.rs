@@ -35,7 +35,7 @@ pub(crate) struct Space {
     pub(crate) unasked: ShardedCounter,
     /// When room became scarce last, in nanoseconds of `monotonic_ns`.
     pub(crate) scarce_since: AtomicU64,
-    pub(crate) writing: RankedMutex<()>,
+    pub(crate) writing: RankedMutex<{ Rank::Space as u8 }, ()>,
 }
 
 impl Default for Space {
@@ -47,7 +47,7 @@ impl Default for Space {
             grant: Grant::default(),
             unasked: ShardedCounter::new(),
             scarce_since: AtomicU64::new(0),
-            writing: RankedMutex::new(Rank::Space, ()),
+            writing: RankedMutex::new(()),
         }
     }
 }

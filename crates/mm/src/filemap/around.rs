@@ -138,7 +138,7 @@ impl AddressSpace {
         let mut held = locked.into_iter().chain(last.filter(|_| locked.is_some()));
         if let Some(held) = held.find(|folio| folio.holds(page)) {
             let run = self.uptodate_around(held, page, pages);
-            let folio = held.index().0..held.end().0;
+            let folio = held.pages();
             around.runs.extend((!run.is_empty()).then_some(run));
             return Found::Folio(folio);
         }
@@ -155,7 +155,7 @@ impl AddressSpace {
             return Found::Left;
         }
         let run = self.uptodate_around(&other, page, pages);
-        let folio = other.index().0..other.end().0;
+        let folio = other.pages();
         if !run.is_empty() {
             around.runs.push(run);
             around.others.push(other);

@@ -32,12 +32,9 @@
 //! A write: as a hole punch, `i_rwsem` exclusive, `wb_lock`, `invalidate_lock` exclusive. A read: `invalidate_lock` shared over
 //! its I/O.
 //!
-//! # Memory ordering
-//!
-//! The counts of [`DirectWrites`](crate::dirty::DirectWrites) are Relaxed: they change under `wb_lock` and `flush_lock`; a thread that looks without
-//! them sees its own changes, and those of the threads that put the file on the list.
+//! The generations of direct writes change under `wb_lock` and `flush_lock`; a thread that looks without them sees its own
+//! changes, and those of the threads that put the file on the list.
 
-use foliocache_sync::atomic::Ordering;
 use foliocache_sync::rcu;
 use foliocache_sys::Errno;
 use foliocache_sys::memory::PageVec;
@@ -253,7 +250,7 @@ impl AddressSpace {
         self.unmap_pages(pages);
         self.ask_store(|ops| ops.look_before_writeback());
         // Before the write: its data is not durable, however it ends.
-        self.direct.written.fetch_add(1, Ordering::Relaxed);
+        self.direct.changed();
         let (mut done, mut result) = (0, Ok(()));
         while done < segment.len() && result.is_ok() {
             let rest = segment.sub(done, segment.len() - done);
@@ -282,10 +279,9 @@ impl AddressSpace {
         if foliocache_sync::planted!(direct_write_leaves_old_pages) {
             return true;
         }
-        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
         let lock = |page| self.lock_folio(page);
         let mut all = true;
-        self.for_each_folio(first, last, lock, |locked| {
+        self.for_each_folio(pages.clone(), lock, |locked| {
             let busy = flag::DIRTY | flag::UNSTABLE | flag::HELD;
             let free = !locked.state.load().has_any(busy) && locked.may(Operation::Remove);
             if locked.lies_in(pages) && free {

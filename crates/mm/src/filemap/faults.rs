@@ -4,7 +4,7 @@
 //!
 //! `Mm::making_windows` is held while the area of the windows is reserved.
 
-use foliocache_sync::rank::{Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::rank::{LeafMutex, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::workers::{Limits, Workers};
 use foliocache_sync::{Arc, Mutex, Weak, rcu};
@@ -84,8 +84,8 @@ impl Windows {
             area,
             faults,
             mode,
-            state: RankedRwLock::new(Rank::Leaf, state),
-            refused: RankedMutex::new(Rank::Leaf, BTreeMap::new()),
+            state: RankedRwLock::new(state),
+            refused: LeafMutex::new(BTreeMap::new()),
             workers: Workers::new(limits, mm.panics(), Listener::run),
             stop: Arc::new(Event::new()?),
             announced: Mutex::new(None),

@@ -272,8 +272,7 @@ impl AddressSpace {
         {
             // It may be there in part.
             let pages = PageIndex::of(pos).0..pages_for(end);
-            let lock = |page| self.lock_folio(page);
-            self.remove_folios(pages.clone(), Operation::Forget, lock);
+            self.remove_folios(pages.clone(), Operation::Forget);
             self.unmap_pages(pages);
             drop(wb);
             self.read_held_again();
@@ -287,7 +286,7 @@ impl AddressSpace {
         if first < last && !self.is_held(first..last) {
             self.split_at(PageIndex(first));
             self.split_at(PageIndex(last));
-            self.remove_folios(first..last, Operation::Remove, |page| self.lock_folio(page));
+            self.remove_folios(first..last, Operation::Remove);
         }
         self.zero_range(pos, end);
         self.unmap_pages(PageIndex::of(pos).0..pages_for(end));
@@ -307,9 +306,7 @@ impl AddressSpace {
         let first = pages_for(size);
         self.cut_held(first..u64::MAX);
         self.split_at(PageIndex(first));
-        self.remove_folios(first..u64::MAX, Operation::Remove, |page| {
-            self.lock_folio(page)
-        });
+        self.remove_folios(first..u64::MAX, Operation::Remove);
         // The last page, and more only where a folio could not be split.
         if !foliocache_sync::planted!(tail_not_zeroed) {
             self.zero_range(size, u64::MAX);
@@ -324,24 +321,22 @@ impl AddressSpace {
     /// Context: `wb_lock` held, so the device is not reading the folio; views refused.
     fn zero_range(&self, pos: u64, end: u64) {
         let lock = |page| self.lock_folio(page);
-        let (first, last) = (PageIndex::of(pos), PageIndex::of(end - 1));
-        self.for_each_folio(first, last, lock, |locked| {
+        self.for_each_folio(PageIndex::of(pos).0..pages_for(end), lock, |locked| {
             let (start, bytes) = (locked.index().pos(), locked.identity().bytes());
             let within = |pos: u64| pos.saturating_sub(start).min(bytes as u64) as usize;
             let (from, to) = (within(pos), within(end));
             if from >= to {
                 return;
             }
-            if self
-                .held_for_stores(locked.index().0..locked.end().0)
-                .is_some()
-            {
-                direct_map::zero(self.addr(&locked, from), to - from);
+            let held = self.held_for_stores(locked.pages()).is_some();
+            if !held {
+                // No store without a fault: a dirty page may be clean in a moment.
+                self.unmap_pages(locked.pages());
+            }
+            direct_map::zero(self.addr(&locked, from), to - from);
+            if held {
                 return;
             }
-            // No store without a fault: a dirty page may be clean in a moment.
-            self.unmap_pages(locked.index().0..locked.end().0);
-            direct_map::zero(self.addr(&locked, from), to - from);
             let zero = grains::inside(locked.order(), from..to);
             if locked.order() > 0 && locked.dirty_grains() & zero != 0 {
                 let (left, written) = (locked.dirty_grains() & !zero, locked.written());
@@ -362,11 +357,10 @@ impl AddressSpace {
             return 0;
         }
         let pages = PageIndex::of(pos).0..pages_for(pos.saturating_add(len));
-        let lock = |page| self.try_lock_folio(page);
         owner::count_up(&self.holders);
         let dropped = match self.keeps_page(false) {
             true => 0,
-            false => self.remove_folios(pages, Operation::Evict, lock),
+            false => self.remove_folios(pages, Operation::Evict),
         };
         owner::count_down(&self.holders);
         dropped
@@ -399,7 +393,7 @@ impl AddressSpace {
         let refuse = || self.refuse_views(size, u64::MAX);
         let _refused = (size < old).then(refuse).transpose()?;
         // A page in use is waited for: a page that stays would be read for ever.
-        self.remove_folios(0..u64::MAX, Operation::Forget, |page| self.lock_folio(page));
+        self.remove_folios(0..u64::MAX, Operation::Forget);
         self.unmap_pages(0..u64::MAX);
         // A write hit takes no `i_rwsem`. One that began while something was still to be written has dirtied an old page: it is written
         // first, beside the store's new data.

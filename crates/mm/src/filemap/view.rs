@@ -46,7 +46,10 @@ impl AddressSpace {
             iocb.pos += view.len() as u64;
             return Ok(view);
         }
-        self.view_on(handle, iocb, len)
+        match self.view_in_place(handle, iocb, len)? {
+            Ok(view) => Ok(view),
+            Err(len) => self.view_copy(handle, iocb, len),
+        }
     }
 
     /// A view of bytes that are in the cache, at least `least` of them. Does not block.
@@ -130,14 +133,6 @@ impl AddressSpace {
         }
     }
 
-    #[cold]
-    fn view_on(&self, handle: &ReadaheadState, iocb: &mut Iocb, len: usize) -> Result<View, Errno> {
-        match self.view_in_place(handle, iocb, len)? {
-            Ok(view) => Ok(view),
-            Err(len) => self.view_copy(handle, iocb, len),
-        }
-    }
-
     /// As [`AddressSpace::view`], but for copies: of how many bytes there should be one.
     #[cold]
     pub(super) fn view_in_place(
@@ -194,6 +189,7 @@ impl AddressSpace {
         Ok(taken)
     }
 
+    #[cold]
     fn view_copy(
         &self,
         handle: &ReadaheadState,

@@ -51,7 +51,7 @@ pub(crate) use pool::{FolioId, FolioPool};
 pub(crate) use state::flag;
 
 use foliocache_sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use foliocache_sync::rank::{self, Rank, RankToken};
+use foliocache_sync::rank::{self, How, Rank, RankToken};
 use foliocache_sync::wait::WaitTable;
 use std::ops::Range;
 use std::task::Waker;
@@ -179,6 +179,11 @@ impl Folio {
         self.index() <= page && page < self.end()
     }
 
+    /// Relaxed, as [`Folio::index`].
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.index().0..self.end().0
+    }
+
     /// Whether all of its pages are among `pages`.
     pub(crate) fn lies_in(&self, pages: &Range<u64>) -> bool {
         pages.start <= self.index().0 && self.end().0 <= pages.end
@@ -228,7 +233,7 @@ impl Folio {
     /// Context: may block; no RCU read section.
     #[track_caller]
     pub(crate) fn lock<'a>(&'a self, waits: &'a WaitTable) -> LockedFolio<'a> {
-        let token = rank::acquire_nested(Rank::FolioLock);
+        let token = rank::acquire(Rank::FolioLock, How::Nested);
         LOCK.lock(self.state.word(), waits);
         LockedFolio {
             lock: Lock { folio: self, waits },
@@ -249,7 +254,7 @@ impl Folio {
     fn locked<'a>(&'a self, waits: &'a WaitTable) -> LockedFolio<'a> {
         LockedFolio {
             lock: Lock { folio: self, waits },
-            token: rank::acquire_try(Rank::FolioLock),
+            token: rank::acquire(Rank::FolioLock, How::Try),
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct FolioPool {
     /// Bytes brought into use so far (invariant 1).
     active: AtomicUsize,
     max: u32,
-    list: RankedMutex<FreeList>,
+    list: RankedMutex<{ Rank::FolioPool as u8 }, FreeList>,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl FolioPool {
             range: ReservedRange::reserve(chunks * CHUNK)?,
             active: AtomicUsize::new(0),
             max: chunks as u32 * PER_CHUNK,
-            list: RankedMutex::new(Rank::FolioPool, FreeList::default()),
+            list: RankedMutex::new(FreeList::default()),
         })
     }
 

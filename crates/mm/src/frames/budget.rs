@@ -73,10 +73,11 @@ impl Counts {
     }
 }
 
+#[derive(Default)]
 pub(super) struct Budget {
     word: CachePadded<AtomicU64>,
     head_need: AtomicU32,
-    queue: RankedMutex<Queue>,
+    queue: RankedMutex<{ Rank::Budget as u8 }, Queue>,
 }
 
 struct Waiter {
@@ -87,14 +88,6 @@ struct Waiter {
 type Queue = VecDeque<Arc<Waiter>>;
 
 impl Budget {
-    pub(super) fn new() -> Self {
-        Self {
-            word: CachePadded::new(AtomicU64::new(0)),
-            head_need: AtomicU32::new(0),
-            queue: RankedMutex::new(Rank::Budget, VecDeque::new()),
-        }
-    }
-
     /// The counts of now. A hint unless the caller keeps them from changing.
     #[inline]
     pub(super) fn counts(&self) -> Counts {
@@ -291,16 +284,11 @@ impl Drop for Ticket<'_> {
 }
 
 impl Frames {
-    /// Joins the queue for `n` general frames: [`Frames::enqueue_of`].
-    pub fn enqueue(&self, n: u32) -> Ticket<'_> {
-        self.enqueue_of(FrameKind::General, n)
-    }
-
     /// Joins the queue for `n` frames of a kind.
     ///
     /// `n` must not be more than [`Frames::capacity`], or the wait never ends. Costs some hundred bytes
     /// outside the bound while the ticket lives.
-    pub fn enqueue_of(&self, kind: FrameKind, n: u32) -> Ticket<'_> {
+    pub fn enqueue(&self, kind: FrameKind, n: u32) -> Ticket<'_> {
         let budget = self.budget_of(kind);
         let waiter = Arc::new(Waiter {
             need: n,

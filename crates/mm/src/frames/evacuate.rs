@@ -25,7 +25,7 @@
 #![allow(unsafe_code)]
 
 use super::block::{State, Table};
-use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameNumber, Frames, MAX_ORDER};
+use super::{BLOCK_FRAMES, BLOCK_SIZE, BlockNumber, FrameKind, FrameNumber, Frames, MAX_ORDER};
 use foliocache_sync::atomic::Ordering;
 use foliocache_sync::collections::HashSet;
 use foliocache_sync::rcu;
@@ -274,7 +274,8 @@ impl Frames {
         except: &HashSet<BlockNumber>,
     ) -> Option<BlockNumber> {
         // Its free frames go from the available ones, and so do those that its folios move to.
-        if self.has_waiters() || self.available() < keep + u64::from(BLOCK_FRAMES) {
+        if self.has_waiters() || self.available(FrameKind::General) < keep + u64::from(BLOCK_FRAMES)
+        {
             return None;
         }
         let used_in_part = |table: &Table, block| {

@@ -303,15 +303,9 @@ impl Frames {
         u64::from(self.units()) * u64::from(BLOCK_FRAMES)
     }
 
-    /// General frames that a reservation could get now, if nobody waits. One load.
+    /// Frames of a kind that a reservation could get now, if nobody waits. One load.
     #[inline]
-    pub fn available(&self) -> u64 {
-        self.available_of(FrameKind::General)
-    }
-
-    /// As [`Frames::available`], of a kind.
-    #[inline]
-    pub fn available_of(&self, kind: FrameKind) -> u64 {
+    pub fn available(&self, kind: FrameKind) -> u64 {
         self.budget_of(kind).counts().available.max(0) as u64
     }
 
@@ -322,10 +316,10 @@ impl Frames {
         if budget.counts().waiters {
             return 0;
         }
-        if self.available_of(FrameKind::Linear) < wanted && self.can_spare(FrameKind::General) {
+        if self.available(FrameKind::Linear) < wanted && self.can_spare(FrameKind::General) {
             self.shift_unit(FrameKind::Linear);
         }
-        self.available_of(FrameKind::Linear)
+        self.available(FrameKind::Linear)
     }
 
     /// Frames that must be freed, after a shrink, before there is one to reserve. Two loads.

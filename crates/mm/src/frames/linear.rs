@@ -55,7 +55,7 @@ use super::{
 use crate::paging::SharedMemory;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 use foliocache_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::{Arc, Condvar, Mutex, rcu};
 use foliocache_sys::Errno;
 use foliocache_sys::memory::{ReservedRange, free_huge_pages, spare_addresses, total_memory};
@@ -98,7 +98,7 @@ pub(super) struct Linear {
     pub(super) pool_empty_until: AtomicU64,
     /// The frames of the space.
     frames: Range<u32>,
-    pub(super) state: RankedMutex<State>,
+    pub(super) state: LeafMutex<State>,
     /// Notified when a punch is over, or the giving back of page tables.
     punched: Condvar,
     /// One thread at a time punches.
@@ -204,11 +204,11 @@ impl Linear {
             ..State::default()
         };
         Self {
-            budget: Budget::new(),
+            budget: Budget::default(),
             huge: AtomicBool::new(false),
             pool_empty_until: AtomicU64::new(0),
             frames,
-            state: RankedMutex::new(Rank::Leaf, state),
+            state: LeafMutex::new(state),
             punched: Condvar::new(),
             punching: Mutex::new(()),
             leaving: AtomicU64::new(0),
@@ -263,7 +263,7 @@ impl Frames {
         let part = frames.start as usize * PAGE_SIZE..frames.end as usize * PAGE_SIZE;
         if state.huge == HugeFrames::Wanted {
             // SAFETY: no frame of the linear space was handed out yet; `take_linear` allocates.
-            let memory = || unsafe { SharedMemory::over_huge(&self.range, part.clone()) };
+            let memory = || unsafe { SharedMemory::over(&self.range, part.clone(), true) };
             state.huge = match (free_huge_pages() > 0).then(memory) {
                 Some(Ok(memory)) => {
                     state.huge = HugeFrames::On;
@@ -276,7 +276,7 @@ impl Frames {
             tracing::warn!(reason = %state.huge, "mapped files have no huge pages");
         }
         // SAFETY: no frame of the linear space was handed out yet.
-        unsafe { SharedMemory::over(&self.range, part) }
+        unsafe { SharedMemory::over(&self.range, part, false) }
     }
 
     /// Takes a run of the linear space for `pages` pages of a file, and as many again where there is room, or as

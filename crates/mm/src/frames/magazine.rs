@@ -52,12 +52,14 @@ impl Magazine {
     }
 }
 
+type Shard = RankedMutex<{ Rank::Magazine as u8 }, Magazine>;
+
 pub(super) struct Magazines {
-    shards: Box<[CachePadded<RankedMutex<Magazine>>]>,
+    shards: Box<[CachePadded<Shard>]>,
 }
 
 impl Magazines {
-    pub(super) const BYTES: u64 = (SHARDS * size_of::<CachePadded<RankedMutex<Magazine>>>()) as u64;
+    pub(super) const BYTES: u64 = (SHARDS * size_of::<CachePadded<Shard>>()) as u64;
 
     pub(super) fn new() -> Self {
         let magazine = || Magazine {
@@ -65,14 +67,14 @@ impl Magazines {
             len: 0,
             closed: false,
         };
-        let shard = |_| CachePadded::new(RankedMutex::new(Rank::Magazine, magazine()));
+        let shard = |_| CachePadded::new(RankedMutex::new(magazine()));
         Self {
             shards: (0..SHARDS).map(shard).collect(),
         }
     }
 
     #[inline]
-    pub(super) fn mine(&self) -> &RankedMutex<Magazine> {
+    pub(super) fn mine(&self) -> &Shard {
         &self.shards[thread_shard() % SHARDS]
     }
 

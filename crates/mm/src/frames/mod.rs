@@ -103,7 +103,7 @@ pub struct Frames {
     /// Blocks that cannot be emptied (`fixed.rs`).
     nr_fixed: AtomicU32,
     hints: Hints,
-    table: RankedMutex<Table>,
+    table: RankedMutex<{ Rank::Frames as u8 }, Table>,
     /// Notified, under the table's lock, when a new block is open.
     grown: Condvar,
 }
@@ -125,14 +125,14 @@ impl Frames {
             owners: Owners::new(max_blocks)?,
             fixed: FixedBlocks::new(max_blocks)?,
             max_limit,
-            budget: Budget::new(),
+            budget: Budget::default(),
             linear: Linear::new(max_blocks, units),
             room: Room::default(),
             magazines: Magazines::new(),
             isolated: AtomicU32::new(0),
             nr_fixed: AtomicU32::new(0),
             hints: Hints::default(),
-            table: RankedMutex::new(Rank::Frames, Table::new()),
+            table: RankedMutex::new(Table::new()),
             grown: Condvar::new(),
         };
         frames.check_limit(limit)?;
@@ -150,19 +150,13 @@ impl Frames {
         self.range.as_ptr().wrapping_add(offset)
     }
 
-    /// Promises `n` general frames: [`Frames::try_reserve_of`].
-    #[inline]
-    pub fn try_reserve(&self, n: u32) -> Option<Reservation<'_>> {
-        self.try_reserve_of(FrameKind::General, n)
-    }
-
     /// Promises `n` frames of a kind; `None` when they are not available, or while others wait.
     ///
     /// Counts against the bound from now on, takes no memory yet. Does not sleep. A caller that gets
     /// `None` reclaims, or joins the queue ([`Frames::enqueue`]). Context: no lock of rank `Frames` or
     /// inner.
     #[inline]
-    pub fn try_reserve_of(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
+    pub fn try_reserve(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
         let budget = self.budget_of(kind);
         if !budget.reserve(n, false) {
             self.try_room_to_capacity();

@@ -29,7 +29,10 @@ fn block_of(frame: FrameNumber) -> u32 {
 
 /// Takes a chunk of an order, if it is there.
 fn take(frames: &Frames, order: u32) -> Option<FrameNumber> {
-    frames.alloc_order(&mut frames.try_reserve(1 << order)?, order)
+    frames.alloc_order(
+        &mut frames.try_reserve(FrameKind::General, 1 << order)?,
+        order,
+    )
 }
 
 /// Isolates about the emptiest block.
@@ -82,7 +85,7 @@ fn blocks_are_taken_ahead_of_need() {
     assert_eq!(frames.usage().blocks_held, 0, "nothing was needed yet");
     let mut held = Vec::new();
     let mut allocate = |frames: &Frames| {
-        let mut reservation = frames.try_reserve(1)?;
+        let mut reservation = frames.try_reserve(FrameKind::General, 1)?;
         held.push(frames.alloc(&mut reservation));
         Some(())
     };
@@ -102,7 +105,7 @@ fn blocks_are_taken_ahead_of_need() {
     }
     // A small cache has nothing to spare.
     let small = Frames::new(16 * MIB).unwrap();
-    let mut reservation = small.try_reserve(1).unwrap();
+    let mut reservation = small.try_reserve(FrameKind::General, 1).unwrap();
     small.alloc(&mut reservation);
     assert!(!small.block_wanted());
     small.grow_ahead();
@@ -114,12 +117,14 @@ fn a_reservation_is_counted_and_given_back() {
     let frames = Frames::new(8 * MIB).unwrap();
     let capacity = frames.capacity() as u32;
     assert_eq!(capacity, 3 * 512);
-    let mut all = frames.try_reserve(capacity - 40).unwrap();
-    let part = frames.try_reserve(40).unwrap();
-    assert!(frames.try_reserve(1).is_none());
+    let mut all = frames
+        .try_reserve(FrameKind::General, capacity - 40)
+        .unwrap();
+    let part = frames.try_reserve(FrameKind::General, 40).unwrap();
+    assert!(frames.try_reserve(FrameKind::General, 1).is_none());
     assert_eq!(frames.usage().blocks_held, 0);
     drop(part);
-    assert_eq!(frames.available(), 40);
+    assert_eq!(frames.available(FrameKind::General), 40);
     assert_eq!(all.left(), capacity - 40);
     let frame = frames.alloc(&mut all);
     let usage = frames.usage();
@@ -137,7 +142,7 @@ fn a_reservation_is_counted_and_given_back() {
 #[should_panic(expected = "used up")]
 fn a_used_up_reservation_gives_no_frame() {
     let frames = Frames::new(4 * MIB).unwrap();
-    let mut none = frames.try_reserve(0).unwrap();
+    let mut none = frames.try_reserve(FrameKind::General, 0).unwrap();
     frames.alloc(&mut none);
 }
 
@@ -145,7 +150,7 @@ fn a_used_up_reservation_gives_no_frame() {
 fn all_of_the_capacity_can_be_allocated_and_merges_again() {
     let frames = Frames::new(16 * MIB).unwrap();
     let capacity = frames.capacity() as u32;
-    let mut all = frames.try_reserve(capacity).unwrap();
+    let mut all = frames.try_reserve(FrameKind::General, capacity).unwrap();
     let owned: BTreeSet<_> = (0..capacity).map(|_| frames.alloc(&mut all)).collect();
     assert_eq!(owned.len() as u32, capacity);
     assert_eq!(all.left(), 0);
@@ -158,7 +163,7 @@ fn all_of_the_capacity_can_be_allocated_and_merges_again() {
     let whole: Vec<_> = (0..capacity / 512)
         .map(|_| take(&frames, 9).unwrap())
         .collect();
-    assert!(frames.try_reserve(1).is_none());
+    assert!(frames.try_reserve(FrameKind::General, 1).is_none());
     // A chunk may be freed in parts.
     for frame in whole {
         frames.free(frame, 8);
@@ -174,7 +179,7 @@ fn all_of_the_capacity_can_be_allocated_and_merges_again() {
 #[test]
 fn an_order_is_taken_from_a_reservation_or_leaves_it_whole() {
     let frames = Frames::new(4 * MIB).unwrap();
-    let mut all = frames.try_reserve(512).unwrap();
+    let mut all = frames.try_reserve(FrameKind::General, 512).unwrap();
     let single = frames.alloc(&mut all);
     // Chunks beside the single frame, and beside the 15 that went to this thread's magazine with it.
     for order in [8, 7, 6, 5, 4] {
@@ -195,7 +200,7 @@ fn an_order_is_taken_from_a_reservation_or_leaves_it_whole() {
 #[test]
 fn densely_filled_blocks_are_used_first() {
     let frames = Frames::new(32 * MIB).unwrap();
-    let mut all = frames.try_reserve(3 * 512).unwrap();
+    let mut all = frames.try_reserve(FrameKind::General, 3 * 512).unwrap();
     let mut owned: Vec<_> = (0..3 * 512).map(|_| frames.alloc(&mut all)).collect();
     // Block 0 loses 300 frames, block 1 loses 30.
     owned.retain(|&frame| {
@@ -214,7 +219,7 @@ fn densely_filled_blocks_are_used_first() {
     assert_eq!(isolated.0, 0);
     assert_eq!(frames.block_frames(isolated).len(), 212);
     frames.unisolate(isolated);
-    let mut some = frames.try_reserve(16).unwrap();
+    let mut some = frames.try_reserve(FrameKind::General, 16).unwrap();
     for _ in 0..16 {
         assert_eq!(block_of(frames.alloc(&mut some)), 1);
     }
@@ -237,7 +242,7 @@ fn metadata_has_a_floor_and_takes_blocks_beyond_it() {
     let usage = frames.usage();
     assert!(usage.total_bytes() <= usage.limit_bytes);
     assert_eq!(usage.capacity_pages, u64::from(blocks - 1) * 512);
-    assert!(take(&frames, 9).is_none() && frames.try_reserve(1).is_none());
+    assert!(take(&frames, 9).is_none() && frames.try_reserve(FrameKind::General, 1).is_none());
     frames.uncharge_metadata(2 * MIB);
     assert_eq!(frames.capacity(), u64::from(blocks) * 512);
     frames.uncharge_metadata(16 * MIB / 32 - own);
@@ -249,10 +254,10 @@ fn metadata_has_a_floor_and_takes_blocks_beyond_it() {
 #[test]
 fn a_promise_outlives_a_shrink() {
     let frames = Frames::new(16 * MIB).unwrap();
-    let mut promise = frames.try_reserve(3 * 512).unwrap();
+    let mut promise = frames.try_reserve(FrameKind::General, 3 * 512).unwrap();
     let first = frames.alloc(&mut promise);
     frames.set_limit(4 * MIB).unwrap();
-    assert!(frames.try_reserve(1).is_none());
+    assert!(frames.try_reserve(FrameKind::General, 1).is_none());
     assert_eq!(frames.excess(), 0);
     let mut owned: BTreeSet<_> = (0..promise.left())
         .map(|_| frames.alloc(&mut promise))
@@ -267,20 +272,23 @@ fn a_promise_outlives_a_shrink() {
     frames.trim(false);
     assert_eq!(frames.excess(), 0);
     assert_eq!(frames.usage().blocks_held, 1);
-    assert_eq!(frames.available(), 512);
+    assert_eq!(frames.available(FrameKind::General), 512);
 }
 
 #[test]
 fn the_queue_is_served_in_order() {
     let frames = Arc::new(Frames::new(4 * MIB).unwrap());
-    let (all, seven) = (frames.try_reserve(505).unwrap(), frames.try_reserve(7));
-    let mut first = frames.enqueue(10);
-    let mut second = frames.enqueue(1);
+    let (all, seven) = (
+        frames.try_reserve(FrameKind::General, 505).unwrap(),
+        frames.try_reserve(FrameKind::General, 7),
+    );
+    let mut first = frames.enqueue(FrameKind::General, 10);
+    let mut second = frames.enqueue(FrameKind::General, 1);
     assert!(first.try_take().is_none());
     drop(seven);
     // Seven are available, but the first needs ten, and nobody passes it.
     assert!(first.try_take().is_none() && second.try_take().is_none());
-    assert!(frames.try_reserve(1).is_none() && take(&frames, 1).is_none());
+    assert!(frames.try_reserve(FrameKind::General, 1).is_none() && take(&frames, 1).is_none());
     assert!(!first.wait(Duration::from_millis(1)) && !second.wait(Duration::from_millis(1)));
     // A ticket that is dropped lets the next one pass.
     drop(first);
@@ -288,12 +296,12 @@ fn the_queue_is_served_in_order() {
     assert_eq!(second.try_take().unwrap().left(), 1);
     assert!(second.try_take().is_none());
     drop(second);
-    assert!(!frames.has_waiters() && frames.try_reserve(7).is_some());
+    assert!(!frames.has_waiters() && frames.try_reserve(FrameKind::General, 7).is_some());
 
     // Threads queue one after the other and are served in that order; only one fits at a time, so
     // that what they note is the order they were served in.
     let order = Mutex::new(Vec::new());
-    let all = (all, frames.try_reserve(7).unwrap());
+    let all = (all, frames.try_reserve(FrameKind::General, 7).unwrap());
     thread::scope(|scope| {
         for n in 0..6 {
             let (frames, order) = (&frames, &order);
@@ -301,7 +309,7 @@ fn the_queue_is_served_in_order() {
                 while frames.usage().waiters != n {
                     thread::yield_now();
                 }
-                let mut ticket = frames.enqueue(400);
+                let mut ticket = frames.enqueue(FrameKind::General, 400);
                 let reservation = loop {
                     assert!(ticket.wait(Duration::from_secs(60)), "nobody woke {n}");
                     if let Some(reservation) = ticket.try_take() {
@@ -318,7 +326,7 @@ fn the_queue_is_served_in_order() {
         drop(all);
     });
     assert_eq!(*order.lock(), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(frames.available(), 512);
+    assert_eq!(frames.available(FrameKind::General), 512);
 }
 
 #[test]
@@ -332,15 +340,21 @@ fn threads_that_wait_are_all_served() {
                 let mut random = Random(t + 1);
                 for round in 0..rounds(3000) {
                     let n = 1 + random.below(200);
-                    let mut reservation = frames.try_reserve(n).unwrap_or_else(|| {
-                        let mut ticket = frames.enqueue(n);
-                        loop {
-                            if let Some(reservation) = ticket.try_take() {
-                                break reservation;
-                            }
-                            assert!(ticket.wait(Duration::from_secs(60)), "thread {t} starves");
-                        }
-                    });
+                    let mut reservation =
+                        frames
+                            .try_reserve(FrameKind::General, n)
+                            .unwrap_or_else(|| {
+                                let mut ticket = frames.enqueue(FrameKind::General, n);
+                                loop {
+                                    if let Some(reservation) = ticket.try_take() {
+                                        break reservation;
+                                    }
+                                    assert!(
+                                        ticket.wait(Duration::from_secs(60)),
+                                        "thread {t} starves"
+                                    );
+                                }
+                            });
                     let used = random.below(n + 1);
                     let mark = (t + 1) << 32 | u64::from(round);
                     let owned: Vec<_> = (0..used)
@@ -395,7 +409,9 @@ fn the_bound_holds_while_blocks_come_and_go() {
                         let order = random.below(10);
                         if random.below(8) == 0 {
                             owned.extend(take(frames, order).map(|f| (f, order)));
-                        } else if let Some(mut some) = frames.try_reserve(1 + random.below(64)) {
+                        } else if let Some(mut some) =
+                            frames.try_reserve(FrameKind::General, 1 + random.below(64))
+                        {
                             for _ in 0..random.below(some.left() + 1) {
                                 owned.push((frames.alloc(&mut some), 0));
                             }
@@ -482,7 +498,7 @@ fn the_limit_may_change_under_load() {
                     let mut random = Random(t + 3);
                     for _ in 0..rounds(3000) {
                         let n = 1 + random.below(500);
-                        let mut ticket = frames.enqueue(n);
+                        let mut ticket = frames.enqueue(FrameKind::General, n);
                         let mut reservation = loop {
                             if let Some(reservation) = ticket.try_take() {
                                 break reservation;
@@ -632,8 +648,8 @@ impl<'a> Model<'a> {
         match op {
             Op::Reserve(n) => {
                 // Beyond a limit that was made smaller not even nothing is promised.
-                let fits = n > 0 && space.available() >= u64::from(n);
-                let got = space.try_reserve(n);
+                let fits = n > 0 && space.available(FrameKind::General) >= u64::from(n);
+                let got = space.try_reserve(FrameKind::General, n);
                 assert!(got.is_some() || !fits);
                 self.reservations.extend(got);
             }

@@ -13,9 +13,9 @@ use crate::frames::{FrameNumber, LinearRange};
 pub(crate) struct LinearFile<F> {
     /// Pages that the ranges cover, with linear frames throughout.
     pub(crate) making: Mutex<u64>,
-    pub(crate) ranges: RankedRwLock<Vec<Arc<LinearRange>>>,
-    pub(crate) windows: RankedRwLock<Vec<Arc<Window<F>>>>,
-    pub(crate) held: RankedRwLock<Vec<Held>>,
+    pub(crate) ranges: RankedRwLock<{ Rank::Leaf as u8 }, Vec<Arc<LinearRange>>>,
+    pub(crate) windows: RankedRwLock<{ Rank::IMmap as u8 }, Vec<Arc<Window<F>>>>,
+    pub(crate) held: RankedRwLock<{ Rank::Leaf as u8 }, Vec<Held>>,
     pub(crate) wants: Wants,
 }
 
@@ -23,9 +23,9 @@ impl<F> Default for LinearFile<F> {
     fn default() -> Self {
         Self {
             making: Mutex::new(0),
-            ranges: RankedRwLock::new(Rank::Leaf, Vec::new()),
-            windows: RankedRwLock::new(Rank::IMmap, Vec::new()),
-            held: RankedRwLock::new(Rank::Leaf, Vec::new()),
+            ranges: RankedRwLock::new(Vec::new()),
+            windows: RankedRwLock::new(Vec::new()),
+            held: RankedRwLock::new(Vec::new()),
             wants: Wants::default(),
         }
     }

@@ -1,7 +1,7 @@
 //! [`Windows`]: the area that all windows of a cache lie in, and which addresses of it are taken. The procedures are in
 //! `window/area.rs`.
 
-use foliocache_sync::rank::{RankedMutex, RankedRwLock};
+use foliocache_sync::rank::{LeafMutex, Rank, RankedRwLock};
 use foliocache_sync::time::{Duration, Instant};
 use foliocache_sync::workers::Workers;
 use foliocache_sync::{Arc, Mutex};
@@ -45,9 +45,9 @@ pub(crate) struct Windows<F> {
     pub(crate) area: WindowArea,
     pub(crate) faults: Arc<Userfaultfd>,
     pub(crate) mode: FaultMode,
-    pub(crate) state: RankedRwLock<State<F>>,
+    pub(crate) state: RankedRwLock<{ Rank::Leaf as u8 }, State<F>>,
     /// Pages that could not be had, by their addresses.
-    pub(crate) refused: RankedMutex<BTreeMap<usize, Refusal>>,
+    pub(crate) refused: LeafMutex<BTreeMap<usize, Refusal>>,
     pub(crate) workers: Workers<Arc<Listener>>,
     pub(crate) stop: Arc<Event>,
     pub(crate) announced: Mutex<Option<Announced>>,

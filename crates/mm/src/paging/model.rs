@@ -107,19 +107,22 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    pub(crate) unsafe fn over(range: &ReservedRange, part: Range<usize>) -> Result<Self, Errno> {
+    /// The model has no huge pages.
+    pub(crate) unsafe fn over(
+        range: &ReservedRange,
+        part: Range<usize>,
+        huge: bool,
+    ) -> Result<Self, Errno> {
+        if huge {
+            return Err(Errno::EINVAL);
+        }
         Ok(Self {
             direct: range.as_ptr().expose_provenance() + part.start,
             // SAFETY: the caller's contract.
-            memfd: unsafe { Memfd::over(range, part) }?,
+            memfd: unsafe { Memfd::over(range, part, false) }?,
             tables: Mutex::default(),
             late: Mutex::default(),
         })
-    }
-
-    /// The model has none.
-    pub(crate) unsafe fn over_huge(_: &ReservedRange, _: Range<usize>) -> Result<Self, Errno> {
-        Err(Errno::EINVAL)
     }
 
     pub(crate) fn allocate(&self, bytes: Range<u64>) -> Result<(), Errno> {

@@ -24,7 +24,7 @@
 
 use foliocache_sync::Arc;
 use foliocache_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 
 use super::{FIRST_ENTRIES, FIRST_WINDOW};
 use crate::frames::Frames;
@@ -47,7 +47,7 @@ pub(crate) struct ReadaheadBudget {
     /// Relaxed: a limit that changes now and then; a lease renewed just before the change used the
     /// old one.
     cap: AtomicU64,
-    counts: RankedMutex<Counts>,
+    counts: LeafMutex<Counts>,
     /// Where the tables of streams are charged.
     frames: Option<Arc<Frames>>,
 }
@@ -71,7 +71,7 @@ impl ReadaheadBudget {
     pub(crate) fn new(cap: u64, frames: Option<Arc<Frames>>) -> Self {
         Self {
             cap: AtomicU64::new(cap),
-            counts: RankedMutex::new(Rank::Leaf, Counts::default()),
+            counts: LeafMutex::new(Counts::default()),
             frames,
         }
     }

@@ -167,7 +167,7 @@ impl Window {
 ///
 /// Takes up to 6 KiB from the first miss on, of which the caller charges [`ReadaheadState::FIRST_BYTES`].
 #[doc(alias = "file_ra_state")]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReadaheadState {
     /// None before the first read that is no hit on a folio known to be in use.
     passes: OnceBox<Passes>,
@@ -175,13 +175,7 @@ pub struct ReadaheadState {
     /// Whether it was ever used for uncached reads.
     uncached: AtomicBool,
     /// None before the first miss.
-    streams: RankedMutex<Option<Box<Streams>>>,
-}
-
-impl Default for ReadaheadState {
-    fn default() -> Self {
-        Self::new()
-    }
+    streams: RankedMutex<{ Rank::Readahead as u8 }, Option<Box<Streams>>>,
 }
 
 impl ReadaheadState {
@@ -190,12 +184,8 @@ impl ReadaheadState {
 
     /// The state of a handle that has read nothing.
     pub fn new() -> Self {
-        Self {
-            passes: OnceBox::default(),
-            access: AtomicU8::new(Access::Normal as u8),
-            uncached: AtomicBool::new(false),
-            streams: RankedMutex::new(Rank::Readahead, None),
-        }
+        const { assert!(Access::Normal as u8 == 0) };
+        Self::default()
     }
 
     /// Takes the caller's word for how it will read. No system call, no memory.

@@ -103,8 +103,7 @@ impl Streams {
             self.history.push_foreseen(request, limits.budget);
         }
         if is_over {
-            let mut over = self.live.swap_remove(self.recent);
-            over.end(&self.budget);
+            self.live.swap_remove(self.recent).end(&self.budget);
         }
         started
     }
@@ -140,19 +139,10 @@ impl Streams {
     /// not go on looking like theirs.
     fn forget_stale(&mut self) {
         self.clock += 1;
-        let Self {
-            live,
-            clock,
-            budget,
-            ..
-        } = self;
-        live.retain_mut(|stream| {
-            let stale = stream.is_stale(*clock);
-            if stale {
-                stream.end(budget);
-            }
-            !stale
-        });
+        let now = self.clock;
+        for mut stale in self.live.extract_if(.., |stream| stream.is_stale(now)) {
+            stale.end(&self.budget);
+        }
     }
 
     fn add(&mut self, stream: Stream) -> &mut Stream {
@@ -164,8 +154,7 @@ impl Streams {
             let oldest = self.live.iter().enumerate();
             let oldest = oldest.min_by_key(|(_, stream)| stream.touched);
             self.recent = oldest.map_or(0, |(at, _)| at);
-            let mut old = std::mem::replace(&mut self.live[self.recent], stream);
-            old.end(&self.budget);
+            std::mem::replace(&mut self.live[self.recent], stream).end(&self.budget);
         }
         let stream = &mut self.live[self.recent];
         stream.touched = self.clock;

@@ -87,7 +87,7 @@ impl Mm {
     /// # Errors
     /// `ENOMEM` only when neither a page nor a name of the cache could ever be reclaimed.
     pub(crate) fn reserve_frames(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
-        if let Some(reservation) = self.frames.try_reserve_of(kind, n) {
+        if let Some(reservation) = self.frames.try_reserve(kind, n) {
             self.look_ahead();
             return Ok(reservation);
         }
@@ -98,7 +98,7 @@ impl Mm {
     ///
     /// Context: as [`Mm::shrink_lru`]; looks at a few times as many pages at most.
     pub(crate) fn try_reserve_frames(&self, kind: FrameKind, n: u32) -> Option<Reservation<'_>> {
-        let reservation = self.frames.try_reserve_of(kind, n);
+        let reservation = self.frames.try_reserve(kind, n);
         self.look_ahead();
         if reservation.is_some() {
             return reservation;
@@ -112,7 +112,7 @@ impl Mm {
         {
             return None;
         }
-        self.frames.try_reserve_of(kind, n)
+        self.frames.try_reserve(kind, n)
     }
 
     /// Has the background reclaimer work before memory is needed.
@@ -134,7 +134,7 @@ impl Mm {
     fn reserve_slow_path(&self, kind: FrameKind, n: u32) -> Result<Reservation<'_>, Errno> {
         rank::might_sleep();
         self.reclaimer.worker.wake();
-        let mut ticket = self.frames.enqueue_of(kind, n);
+        let mut ticket = self.frames.enqueue(kind, n);
         let (mut rounds, mut waiter) = (0, Waiter::new(self, Need::Frames, rounds::PATIENCE));
         loop {
             if let Some(reservation) = ticket.try_take() {
@@ -142,7 +142,7 @@ impl Mm {
             }
             // Enough for this one is on its way to those before it in the queue: were all to evict
             // until their turn comes, the cache would be empty by then.
-            if self.frames.available_of(kind) < u64::from(n) {
+            if self.frames.available(kind) < u64::from(n) {
                 bump(&self.events.direct_reclaims, 1);
                 self.tell_direct_reclaim();
                 rounds += 1;
@@ -174,9 +174,7 @@ impl Mm {
         if self.frames.leaving() > 0 {
             progress |= self.frames.punch_leaving() > 0;
         }
-        if alone
-            || !rounds.is_multiple_of(PATIENCE)
-            || self.frames.available_of(kind) >= u64::from(n)
+        if alone || !rounds.is_multiple_of(PATIENCE) || self.frames.available(kind) >= u64::from(n)
         {
             return progress;
         }
@@ -294,9 +292,9 @@ impl Mm {
             locked.may(Operation::Evict) && !locked.state.load().has_any(used)
         };
         let mut victims = Vec::new();
-        let (pages, last) = (range.start.0..range.end.0, PageIndex(range.end.0 - 1));
+        let pages = range.start.0..range.end.0;
         let lock = |page| mapping.try_lock_folio(page);
-        mapping.for_each_folio(range.start, last, lock, |locked| {
+        mapping.for_each_folio(pages.clone(), lock, |locked| {
             if locked.lies_in(&pages) && unused(&locked) {
                 victims.push(locked);
             }

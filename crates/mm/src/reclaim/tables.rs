@@ -8,7 +8,6 @@
 
 use crate::folio::Operation;
 use crate::records::{AddressSpace, Mm};
-use crate::types::PageIndex;
 use std::ops::Range;
 
 impl Mm {
@@ -41,9 +40,8 @@ impl Mm {
 
     /// Evicts what can be evicted of some pages of a file at once.
     fn evict_pages(&self, file: &AddressSpace, pages: Range<u64>) {
-        let (first, last) = (PageIndex(pages.start), PageIndex(pages.end - 1));
         let lock = |page| file.try_lock_folio(page);
-        file.for_each_folio(first, last, lock, |locked| {
+        file.for_each_folio(pages, lock, |locked| {
             if locked.may(Operation::Evict) {
                 self.evict_queued(locked);
             }

@@ -13,7 +13,7 @@
 use super::supply::{REGION_PAGES, Supply};
 use crate::bound::MetadataBound;
 use foliocache_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::LeafMutex;
 use foliocache_sync::{Arc, CachePadded, shard_count, thread_shard};
 use foliocache_sys::memory::{AnonymousRange, PAGE_SIZE};
 use std::alloc::Layout;
@@ -64,6 +64,7 @@ const _: () = assert!(size_of::<Header>() <= HEADER - super::shared::COUNT_BYTES
 
 /// Two rings of pages that have free slots, those without a charge and the others; the first of a ring is allocated
 /// from.
+#[derive(Default)]
 struct Shard {
     first: [Option<NonNull<Header>>; 2],
     /// Free slots in all pages with a charge.
@@ -82,9 +83,9 @@ pub(crate) struct Pool {
     slot_bytes: usize,
     slots: u16,
     bound: Arc<dyn MetadataBound>,
-    shards: Box<[CachePadded<RankedMutex<Shard>>]>,
+    shards: Box<[CachePadded<LeafMutex<Shard>>]>,
     roomy: AtomicUsize,
-    pub(super) supply: RankedMutex<Supply>,
+    pub(super) supply: LeafMutex<Supply>,
     /// Pages that are charged, and that are not.
     charged: AtomicU64,
     uncharged: AtomicU64,
@@ -117,22 +118,13 @@ impl Pool {
         const {
             assert!(align_of::<T>() <= HEADER && size_of::<T>() <= (PAGE_SIZE - HEADER) / 3 - 64);
         }
-        let shard = || {
-            let shard = Shard {
-                first: [None; 2],
-                free: 0,
-                uncharged: 0,
-                closed: false,
-            };
-            CachePadded::new(RankedMutex::new(Rank::Leaf, shard))
-        };
         Arc::new(Pool {
             slot_bytes: slot_bytes::<T>(before),
             slots: per_page::<T>(before) as u16,
             bound,
-            shards: std::iter::repeat_with(shard).take(shard_count()).collect(),
+            shards: (0..shard_count()).map(|_| CachePadded::default()).collect(),
             roomy: AtomicUsize::new(0),
-            supply: RankedMutex::new(Rank::Leaf, Supply::default()),
+            supply: LeafMutex::new(Supply::default()),
             charged: AtomicU64::new(0),
             uncharged: AtomicU64::new(0),
         })

@@ -143,27 +143,12 @@ impl<T> SharedSlab<T> {
         SlabArc::make(slot.unwrap_or_else(|| self.0.reserve_uncharged()), value)
     }
 
-    /// Memory for an object, for [`SharedSlab::make`]; as [`SharedSlab::try_alloc`].
-    pub fn reserve(&self) -> Option<Slot<T>> {
-        self.0.reserve()
-    }
-
     /// Makes an object in reserved memory, or else as [`SharedSlab::alloc`].
     pub fn make(&self, slot: Option<Slot<T>>, value: T) -> SlabArc<T> {
         match slot {
             Some(slot) => SlabArc::make(slot, value),
             None => self.alloc(value),
         }
-    }
-
-    /// Bytes that are charged for the pages. One load.
-    pub fn bytes(&self) -> u64 {
-        self.0.pool.bytes()
-    }
-
-    /// Objects that fit into charged memory. Some locks.
-    pub fn spare(&self) -> u64 {
-        self.0.pool.spare()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Making a file system's record, with its flusher.
 
 use foliocache_sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use foliocache_sync::rank::{Rank, RankedMutex};
+use foliocache_sync::rank::RankedMutex;
 use foliocache_sync::{Arc, Condvar, Mutex};
 
 use crate::counters::PageCounts;
@@ -24,9 +24,9 @@ impl BackingDevInfo {
             counts: PageCounts::default(),
             hit_bytes: AtomicU64::new(0),
             stay_dirty: AtomicU64::new(0),
-            dirty_files: RankedMutex::new(Rank::BdiList, DirtyFiles::new()),
-            handed: RankedMutex::new(Rank::BdiList, Handed::new()),
-            closed: RankedMutex::new(Rank::BdiList, Closed::default()),
+            dirty_files: RankedMutex::new(DirtyFiles::new()),
+            handed: RankedMutex::new(Handed::new()),
+            closed: RankedMutex::new(Closed::default()),
             asked: AskedFiles::default(),
             flusher: Worker::default(),
             oldest_dirty: AtomicU64::new(0),

@@ -53,8 +53,8 @@ struct Running<'a> {
     /// Whether the file's writeback failed last: a success ends its back-off.
     failing: bool,
     covered: Mark,
-    /// Direct writes that had ended before the flush.
-    direct: u32,
+    /// Direct writes that had ended before the flush, if one was not durable.
+    direct: Option<u32>,
     error: Errno,
 }
 
@@ -67,7 +67,9 @@ impl Running<'_> {
                 .iter()
                 .for_each(|&mark| mapping.clean_unstable(mark));
         }
-        mapping.direct.settle(self.direct);
+        if let Some(begun) = self.direct {
+            mapping.direct.end(begun);
+        }
         if mapping.counts.get(Count::Failed) == 0 {
             // Data that was dirty before the pass is durable, so all that is dirty now is younger.
             mapping.bdi().note_younger(mapping, self.passed);
@@ -131,7 +133,7 @@ impl AddressSpace {
                 passed: wb.passed,
                 failing: wb.failures > 0,
                 covered,
-                direct: self.direct.written(),
+                direct: self.direct.begin(),
                 error: Errno::EIO,
             };
             (running, attributes)

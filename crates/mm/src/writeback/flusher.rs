@@ -199,10 +199,10 @@ mod tests {
             let (bdi, _files) = dirty(files, Duration::from_secs(3600));
             // The first one finds out how old they are.
             bdi.flush_round(false);
-            let before = bdi.turns();
+            let before = bdi.dirty_files.lock().last;
             bdi.flush_round(false);
             assert_eq!(bdi.nr_dirty_files(), files);
-            let turns = bdi.turns() - before;
+            let turns = bdi.dirty_files.lock().last - before;
             bdi.discard_all();
             turns
         };

@@ -99,7 +99,7 @@ impl AddressSpace {
     pub fn flush_written(&self) -> Result<(), Errno> {
         self.mm().check_fork()?;
         let ticket = self.wb_lock.lock().flushes.ticket();
-        if self.counts.get(Count::Unstable) == 0 && !self.direct.is_pending() {
+        if self.counts.get(Count::Unstable) == 0 && self.direct.is_durable() {
             return Ok(());
         }
         let flushed = self.flush_through(ticket);
@@ -216,11 +216,7 @@ impl AddressSpace {
         let mut wb = self.wb_lock.lock();
         let _invalidate = self.invalidate_lock.write();
         let bytes = self.counts.not_durable() * crate::types::PAGE_SIZE as u64;
-        self.direct.settle(self.direct.written());
-        let lock = |page| self.lock_folio(page);
-        let give_up = |locked| self.give_up(locked);
-        self.for_each_folio(PageIndex(0), PageIndex(u64::MAX), lock, give_up);
-        self.after_removal(&mut wb);
+        self.give_up_all(&mut wb, |page| self.lock_folio(page));
         drop(wb);
         self.read_held_again();
         bytes
@@ -235,13 +231,22 @@ impl AddressSpace {
         if let Some(mut wb) = self.wb_lock.try_lock()
             && let Some(_invalidate) = self.invalidate_lock.try_write()
         {
-            self.direct.settle(self.direct.written());
-            let lock = |page| self.try_lock_folio(page);
-            let give_up = |locked| self.give_up(locked);
-            self.for_each_folio(PageIndex(0), PageIndex(u64::MAX), lock, give_up);
-            self.after_removal(&mut wb);
+            self.give_up_all(&mut wb, |page| self.try_lock_folio(page));
         }
         !self.is_dirty()
+    }
+
+    /// Context: as [`AddressSpace::give_up`].
+    fn give_up_all<'a>(
+        &'a self,
+        wb: &mut WritebackState,
+        lock: impl Fn(PageIndex) -> Option<LockedFolio<'a>>,
+    ) {
+        if let Some(begun) = self.direct.begin() {
+            self.direct.end(begun);
+        }
+        self.for_each_folio(0..u64::MAX, lock, |locked| self.give_up(locked));
+        self.after_removal(wb);
     }
 
     /// Context: `wb_lock` and `invalidate_lock` held; what is held in memory or pinned is read again afterwards.

@@ -252,7 +252,7 @@ impl AddressSpace {
         // dirty data beside it, nor data that is written and only lacks the flush.
         let retry = !wb.backing_off();
         let fresh = self.counts.get(Count::Dirty) > self.counts.get(Count::Failed);
-        let unflushed = || self.counts.get(Count::Unstable) > 0 || self.direct.is_pending();
+        let unflushed = || self.counts.get(Count::Unstable) > 0 || !self.direct.is_durable();
         if !retry && !fresh && !unflushed() {
             return (false, false);
         }

@@ -315,7 +315,7 @@ impl AddressSpace {
     /// How a locked folio is held for stores, if it is.
     fn held_as(&self, locked: &LockedFolio<'_>) -> Option<HoldKind> {
         let held = locked.state.load().has(flag::HELD);
-        held.then(|| self.held_for_stores(locked.index().0..locked.end().0))?
+        held.then(|| self.held_for_stores(locked.pages()))?
     }
 
     /// Appends what of a folio is dirty, `within` and in the file; returns the byte of the file where it ends.

@@ -2,22 +2,24 @@
 //!
 //! A model never times out, so a lost wake-up shows itself as a deadlock.
 
-use foliocache_mm::{Frames, MIN_LIMIT, Reservation};
+use foliocache_mm::{FrameKind, Frames, MIN_LIMIT, Reservation};
 use foliocache_sync::collections::HashSet;
 use foliocache_sync::model::sample;
 use foliocache_sync::time::Duration;
 use foliocache_sync::{Arc, thread};
 
 fn reserve(frames: &Frames, n: u32) -> Reservation<'_> {
-    frames.try_reserve(n).unwrap_or_else(|| {
-        let mut ticket = frames.enqueue(n);
-        loop {
-            if let Some(reservation) = ticket.try_take() {
-                return reservation;
+    frames
+        .try_reserve(FrameKind::General, n)
+        .unwrap_or_else(|| {
+            let mut ticket = frames.enqueue(FrameKind::General, n);
+            loop {
+                if let Some(reservation) = ticket.try_take() {
+                    return reservation;
+                }
+                ticket.wait(Duration::from_secs(1));
             }
-            ticket.wait(Duration::from_secs(1));
-        }
-    })
+        })
 }
 
 #[test]

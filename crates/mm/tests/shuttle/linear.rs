@@ -60,8 +60,13 @@ fn evict_refill_and_late_punch(taken_back: &AtomicU64) {
     let file = AddressSpace::new(&bdi, Arc::new(PatternStore), len as u64);
     drop(file.map(0, len, VmaAccess::Read).unwrap());
     let frames = mm.frames();
-    let linear = frames.try_reserve_of(FrameKind::Linear, 508).unwrap();
-    let general = frames.try_reserve(frames.available() as u32).unwrap();
+    let linear = frames.try_reserve(FrameKind::Linear, 508).unwrap();
+    let general = frames
+        .try_reserve(
+            FrameKind::General,
+            frames.available(FrameKind::General) as u32,
+        )
+        .unwrap();
     let read_pages = |pages: [u64; 6]| {
         let file = file.share();
         thread::spawn(move || {

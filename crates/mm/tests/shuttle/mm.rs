@@ -6,7 +6,8 @@
 
 use crate::yielding_store::{Machine, Store, Volatile, join, read, spawn, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, Iocb, IovIter, PAGE_SIZE, ReadaheadState, SlabArc, View,
+    AddressSpace, AddressSpaceOperations, FrameKind, Iocb, IovIter, PAGE_SIZE, ReadaheadState,
+    SlabArc, View,
 };
 use foliocache_sync::model::sample;
 use foliocache_sync::{Arc, Mutex, thread};
@@ -409,7 +410,11 @@ fn view_against_split_against_write_against_migration() {
         let machine = Machine::new(|config| config.limit = 8 << 20);
         let mm = Arc::clone(&machine.mm);
         // The folio comes into a block that has the fewest frames in use: the one to be given back.
-        let mut promised = machine.mm.frames().try_reserve(512).unwrap();
+        let mut promised = machine
+            .mm
+            .frames()
+            .try_reserve(FrameKind::General, 512)
+            .unwrap();
         let mut others: Vec<_> = (0..512)
             .map(|_| machine.mm.frames().alloc(&mut promised))
             .collect();

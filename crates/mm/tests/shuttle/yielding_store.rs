@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each model uses its own part")]
 
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, IovIter, Mm,
-    MmConfig, ReadaheadState, Reservation, SlabArc,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FrameKind, IoSegment, Iocb,
+    IovIter, Mm, MmConfig, ReadaheadState, Reservation, SlabArc,
 };
 use foliocache_sync::{Arc, Mutex, thread};
 use foliocache_sys::Errno;
@@ -170,7 +170,10 @@ impl Machine {
     /// Takes all frames but `left` out of the game.
     pub(crate) fn leave(&self, left: u64) -> Reservation<'_> {
         let away = self.mm.usage().available_pages - left;
-        self.mm.frames().try_reserve(away as u32).unwrap()
+        self.mm
+            .frames()
+            .try_reserve(FrameKind::General, away as u32)
+            .unwrap()
     }
 
     pub(crate) fn file(&self, store: &Arc<Store>) -> SlabArc<AddressSpace> {

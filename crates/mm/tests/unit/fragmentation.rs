@@ -1,7 +1,7 @@
 //! Large chunks come back after small pages were scattered over every block.
 
 use crate::common::{Store, file, pattern, read, storage};
-use foliocache_mm::{MAX_ORDER, PAGE_SIZE};
+use foliocache_mm::{FrameKind, MAX_ORDER, PAGE_SIZE};
 use std::time::{Duration, Instant};
 
 /// Pages of each of two files, together less than the cache holds.
@@ -40,7 +40,9 @@ fn large_chunks_come_back_after_fragmentation() {
     // Blocks that were not in use yet; after them what is free lies in single pages.
     let mut fresh = Vec::new();
     let take = || {
-        let mut reservation = mm.frames().try_reserve(1 << MAX_ORDER)?;
+        let mut reservation = mm
+            .frames()
+            .try_reserve(FrameKind::General, 1 << MAX_ORDER)?;
         mm.frames().alloc_order(&mut reservation, MAX_ORDER)
     };
     while let Some(chunk) = take() {

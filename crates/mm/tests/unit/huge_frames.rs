@@ -241,7 +241,7 @@ impl Taken {
         let len = free_huge_pages() as usize * BLOCK_SIZE;
         let range = ReservedRange::reserve(len).expect("addresses");
         // SAFETY: nobody else knows the range, and nobody touches it.
-        let memory = unsafe { SharedMemory::over_huge(&range, 0..len) }.expect("memory");
+        let memory = unsafe { SharedMemory::over(&range, 0..len, true) }.expect("memory");
         memory.allocate(0..len as u64).expect("huge pages");
         Self {
             _range: range,

@@ -2,8 +2,8 @@
 
 use crate::common::{Store, assert_empty, file, pattern, read, storage, write};
 use foliocache_mm::{
-    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, IoSegment, Iocb, Mm, MmConfig,
-    PAGE_SIZE, PinMode, ReadaheadState, SlabArc, View, VmaAccess,
+    AddressSpace, AddressSpaceOperations, BackingDevInfo, BdiKind, FrameKind, IoSegment, Iocb, Mm,
+    MmConfig, PAGE_SIZE, PinMode, ReadaheadState, SlabArc, View, VmaAccess,
 };
 use foliocache_sys::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -345,7 +345,7 @@ fn a_large_folio_is_replaced_by_as_large_a_one_or_by_pages() {
         let mut taken = Vec::new();
         if scattered {
             // What is free lies in single pages.
-            while let Some(mut one) = mm.frames().try_reserve(1) {
+            while let Some(mut one) = mm.frames().try_reserve(FrameKind::General, 1) {
                 taken.push(mm.frames().alloc(&mut one));
             }
             taken.sort();

@@ -35,7 +35,7 @@ impl Memory {
         let len = pages * PAGE;
         let range = ReservedRange::reserve(len).unwrap();
         // SAFETY: nobody else knows the range.
-        let shared = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
+        let shared = unsafe { SharedMemory::over(&range, 0..len, false) }.unwrap();
         let window = WindowArea::reserve(len).unwrap();
         let (bytes, access) = (0..len as u64, WindowAccess::ReadWrite);
         // SAFETY: a new area; a thread answers its faults.

@@ -8,8 +8,8 @@
 
 use super::{MIB, PAGE, delay, end, fail, hang, join, ms, thread_sleep};
 use foliocache_mm::{
-    AddressSpace, BackingDevInfo, BdiKind, ErrSeqCursor, FolioPin, Iocb, IovIter, MapError, Mm,
-    MmConfig, PinError, PinMode, ReadaheadState, SlabArc, View, Vma, VmaAccess,
+    AddressSpace, BackingDevInfo, BdiKind, ErrSeqCursor, FolioPin, FrameKind, Iocb, IovIter,
+    MapError, Mm, MmConfig, PinError, PinMode, ReadaheadState, SlabArc, View, Vma, VmaAccess,
 };
 use foliocache_sim::{
     DurabilityOracle, Effect, Faults, FaultyBackend, Fill, Image, Mix, OpSet, Operation, Rng, Rule,
@@ -527,7 +527,10 @@ fn simulate(seed: u64) {
     }
     let away = mm.usage().available_pages - left;
     let away_from = Arc::clone(&mm);
-    let away = away_from.frames().try_reserve(away as u32).expect("frames");
+    let away = away_from
+        .frames()
+        .try_reserve(FrameKind::General, away as u32)
+        .expect("frames");
     mm.set_limit(high).expect("a higher limit");
 
     let (fails, hangs) = (rng.one_in(1, 2), rng.one_in(1, 3));

@@ -7,7 +7,7 @@
 use super::files::Owner;
 use super::{MIB, PAGE, delay, end, fail, join, thread_sleep};
 use foliocache_fs::MemFs;
-use foliocache_mm::{BackingDevInfo, BdiKind, Mm, MmConfig};
+use foliocache_mm::{BackingDevInfo, BdiKind, FrameKind, Mm, MmConfig};
 use foliocache_sim::{Faults, Fill, Rng};
 use foliocache_sync::model::{trace, with_virtual_time};
 use foliocache_sync::{Arc, thread};
@@ -251,7 +251,10 @@ fn simulate(seed: u64) {
     let frames = Arc::clone(&mm);
     let left = rng.between(48, 96);
     let away = frames.usage().available_pages - left;
-    let away = frames.frames().try_reserve(away as u32).expect("frames");
+    let away = frames
+        .frames()
+        .try_reserve(FrameKind::General, away as u32)
+        .expect("frames");
 
     let mut owner = Owner::new(&bdi, &faults, seed, 0, fails);
     let (sender, receiver) = std::sync::mpsc::channel();

@@ -25,20 +25,20 @@ fn panic_message(f: impl FnOnce()) -> Option<String> {
 
 #[test]
 fn the_order_of_the_list_is_allowed() {
-    let outer = RankedMutex::new(Rank::IRwsem, ());
-    let inner = RankedRwLock::new(Rank::XaLock, 1);
+    let outer = RankedMutex::<{ Rank::IRwsem as u8 }, _>::new(());
+    let inner = RankedRwLock::<{ Rank::XaLock as u8 }, _>::new(1);
     let _outer = outer.lock();
-    let _bit = acquire(Rank::FolioLock);
+    let _bit = acquire(Rank::FolioLock, How::Ordered);
     let mut inner = inner.write();
     *inner += 1;
-    let _leaf = acquire(Rank::Leaf);
+    let _leaf = acquire(Rank::Leaf, How::Ordered);
 }
 
 #[cfg(debug_assertions)]
 #[test]
 fn an_inversion_names_both_ranks_and_both_places() {
-    let outer = RankedMutex::new(Rank::XaLock, ());
-    let inner = RankedMutex::new(Rank::LruLock, ());
+    let outer = RankedMutex::<{ Rank::XaLock as u8 }, _>::new(());
+    let inner = RankedMutex::<{ Rank::LruLock as u8 }, _>::new(());
     let held_at = line!() + 1;
     let _inner = inner.lock();
     let message = panic_message(|| drop(outer.lock())).expect("it panics");
@@ -57,8 +57,8 @@ fn an_inversion_names_both_ranks_and_both_places() {
 #[cfg(debug_assertions)]
 #[test]
 fn no_lock_is_taken_while_a_sequence_counter_is_odd() {
-    let lock = RankedMutex::new(Rank::Dentry, ());
-    let stripe = RankedMutex::new(Rank::HashBucket, ());
+    let lock = RankedMutex::<{ Rank::Dentry as u8 }, _>::new(());
+    let stripe = RankedMutex::<{ Rank::HashBucket as u8 }, _>::new(());
     let (name, moves) = (SeqCount::new(), SeqCount::new());
     let mut guard = lock.lock();
     let section = name.write(&mut guard);
@@ -72,51 +72,51 @@ fn no_lock_is_taken_while_a_sequence_counter_is_odd() {
 #[cfg(debug_assertions)]
 #[test]
 fn the_same_rank_twice_needs_an_order() {
-    let first = acquire(Rank::FolioLock);
-    assert!(panic_message(|| drop(acquire(Rank::FolioLock))).is_some());
-    let second = acquire_nested(Rank::FolioLock);
+    let first = acquire(Rank::FolioLock, How::Ordered);
+    assert!(panic_message(|| drop(acquire(Rank::FolioLock, How::Ordered))).is_some());
+    let second = acquire(Rank::FolioLock, How::Nested);
     // Release in any order.
     drop(first);
     drop(second);
-    drop(acquire(Rank::FolioLock));
-    let _leaf = acquire(Rank::Leaf);
-    assert!(panic_message(|| drop(acquire_nested(Rank::FolioLock))).is_some());
+    drop(acquire(Rank::FolioLock, How::Ordered));
+    let _leaf = acquire(Rank::Leaf, How::Ordered);
+    assert!(panic_message(|| drop(acquire(Rank::FolioLock, How::Nested))).is_some());
 }
 
 #[cfg(debug_assertions)]
 #[test]
 fn an_attempt_may_be_out_of_order_and_counts_afterwards() {
-    let lru = RankedMutex::new(Rank::LruLock, ());
-    let folio = RankedMutex::new(Rank::FolioLock, ());
+    let lru = RankedMutex::<{ Rank::LruLock as u8 }, _>::new(());
+    let folio = RankedMutex::<{ Rank::FolioLock as u8 }, _>::new(());
     let held = lru.lock();
     let tried = folio.try_lock().expect("it is free");
     drop(held);
-    assert!(panic_message(|| drop(acquire(Rank::InvalidateLock))).is_some());
+    assert!(panic_message(|| drop(acquire(Rank::InvalidateLock, How::Ordered))).is_some());
     drop(tried);
-    drop(acquire(Rank::InvalidateLock));
+    drop(acquire(Rank::InvalidateLock, How::Ordered));
 }
 
 #[cfg(debug_assertions)]
 #[test]
 fn an_inversion_leaves_the_list_as_it_was() {
-    let held = acquire(Rank::Leaf);
+    let held = acquire(Rank::Leaf, How::Ordered);
     assert!(panic_message(|| might_lock(Rank::Frames)).is_some());
-    assert!(panic_message(|| drop(acquire(Rank::Frames))).is_some());
+    assert!(panic_message(|| drop(acquire(Rank::Frames, How::Ordered))).is_some());
     drop(held);
     might_lock(Rank::Namespace);
 }
 
 #[test]
 fn a_disowned_lock_is_off_the_list() {
-    acquire(Rank::Leaf).disown();
-    drop(acquire(Rank::Namespace));
+    acquire(Rank::Leaf, How::Ordered).disown();
+    drop(acquire(Rank::Namespace, How::Ordered));
 }
 
 #[cfg(debug_assertions)]
 #[test]
 fn sleeping_locks_are_refused_in_a_read_section() {
-    let sleeping = RankedMutex::new(Rank::InvalidateLock, ());
-    let short = RankedMutex::new(Rank::XaLock, ());
+    let sleeping = RankedMutex::<{ Rank::InvalidateLock as u8 }, _>::new(());
+    let short = RankedMutex::<{ Rank::XaLock as u8 }, _>::new(());
     let read = crate::rcu::read_lock();
     drop(short.lock());
     assert!(panic_message(|| drop(sleeping.lock())).is_some());
@@ -127,7 +127,8 @@ fn sleeping_locks_are_refused_in_a_read_section() {
 
 #[test]
 fn a_condvar_keeps_the_rank() {
-    let state = std::sync::Arc::new((RankedMutex::new(Rank::Budget, false), Condvar::new()));
+    let lock = RankedMutex::<{ Rank::Budget as u8 }, _>::new(false);
+    let state = std::sync::Arc::new((lock, Condvar::new()));
     let other = std::sync::Arc::clone(&state);
     let waker = std::thread::spawn(move || {
         *other.0.lock() = true;
@@ -138,9 +139,9 @@ fn a_condvar_keeps_the_rank() {
         guard = state.1.wait_ranked(guard);
     }
     #[cfg(debug_assertions)]
-    assert!(panic_message(|| drop(acquire(Rank::Frames))).is_some());
+    assert!(panic_message(|| drop(acquire(Rank::Frames, How::Ordered))).is_some());
     drop(guard);
-    drop(acquire(Rank::Frames));
+    drop(acquire(Rank::Frames, How::Ordered));
     waker.join().expect("the waker does not panic");
 }
 
@@ -148,19 +149,18 @@ fn a_condvar_keeps_the_rank() {
 #[test]
 fn release_builds_keep_no_list() {
     assert_eq!(size_of::<RankToken>(), 0);
-    assert_eq!(size_of::<RankedMutex<u64>>(), size_of::<Mutex<u64>>());
 }
 
 #[test]
 fn a_thread_that_holds_a_lock_is_inside_a_call() {
     use foliocache_sys::inside::is_inside;
-    let lock = RankedRwLock::new(Rank::Leaf, ());
+    let lock = RankedRwLock::<{ Rank::Leaf as u8 }, _>::new(());
     assert!(!is_inside());
     let shared = lock.read();
     assert!(is_inside());
     drop(shared);
     assert!(!is_inside());
-    let token = acquire_try(Rank::FolioLock);
+    let token = acquire(Rank::FolioLock, How::Try);
     assert!(is_inside());
     token.disown();
     assert!(!is_inside());
@@ -168,7 +168,7 @@ fn a_thread_that_holds_a_lock_is_inside_a_call() {
 
 #[test]
 fn a_rank_in_the_type_takes_no_memory_and_is_checked() {
-    type Outer = ConstRankedMutex<{ Rank::IRwsem as u8 }, u32>;
+    type Outer = RankedMutex<{ Rank::IRwsem as u8 }, u32>;
     assert_eq!(size_of::<Outer>(), size_of::<Mutex<u32>>());
     let (outer, leaf) = (Outer::default(), LeafMutex::new(1));
     {

@@ -2,7 +2,7 @@
 
 use foliocache_sync::atomic::{AtomicU64, Ordering};
 use foliocache_sync::model::sample;
-use foliocache_sync::rank::{self, Rank, RankedMutex, RankedRwLock};
+use foliocache_sync::rank::{self, How, Rank, RankedMutex, RankedRwLock};
 use foliocache_sync::wait::{LockBits, WaitTable};
 use foliocache_sync::{Arc, Condvar, rcu, thread};
 
@@ -13,10 +13,10 @@ const BITS: LockBits = LockBits {
 const ITERATIONS: usize = 2000;
 
 struct File {
-    i_rwsem: RankedRwLock<u64>,
+    i_rwsem: RankedRwLock<{ Rank::IRwsem as u8 }, u64>,
     word: AtomicU64,
     content: AtomicU64,
-    xa_lock: RankedMutex<u64>,
+    xa_lock: RankedMutex<{ Rank::XaLock as u8 }, u64>,
     table: WaitTable,
 }
 
@@ -33,7 +33,7 @@ impl File {
     }
 
     fn locked(&self) {
-        let _token = rank::acquire(Rank::FolioLock);
+        let _token = rank::acquire(Rank::FolioLock, How::Ordered);
         BITS.lock(&self.word, &self.table);
         let before = self.content.load(Ordering::Relaxed);
         *self.xa_lock.lock() += 1;
@@ -46,10 +46,10 @@ impl File {
 fn locks_in_order_neither_deadlock_nor_overlap() {
     sample(ITERATIONS, || {
         let file = Arc::new(File {
-            i_rwsem: RankedRwLock::new(Rank::IRwsem, 0),
+            i_rwsem: RankedRwLock::new(0),
             word: AtomicU64::new(0),
             content: AtomicU64::new(0),
-            xa_lock: RankedMutex::new(Rank::XaLock, 0),
+            xa_lock: RankedMutex::new(0),
             table: WaitTable::new(),
         });
         let threads: Vec<_> = (0..4)
@@ -81,8 +81,8 @@ fn locks_in_order_neither_deadlock_nor_overlap() {
 fn an_inversion_is_found_in_any_schedule() {
     shuttle::check_random(
         || {
-            let outer = RankedMutex::new(Rank::XaLock, ());
-            let inner = RankedMutex::new(Rank::LruLock, ());
+            let outer = RankedMutex::<{ Rank::XaLock as u8 }, _>::new(());
+            let inner = RankedMutex::<{ Rank::LruLock as u8 }, _>::new(());
             let _inner = inner.lock();
             let _outer = outer.lock();
         },
@@ -93,7 +93,8 @@ fn an_inversion_is_found_in_any_schedule() {
 #[test]
 fn a_ranked_condvar_hands_over() {
     sample(ITERATIONS, || {
-        let state = Arc::new((RankedMutex::new(Rank::Budget, 0), Condvar::new()));
+        let lock = RankedMutex::<{ Rank::Budget as u8 }, _>::new(0);
+        let state = Arc::new((lock, Condvar::new()));
         let threads: Vec<_> = (0..3)
             .map(|turn| {
                 let state = Arc::clone(&state);

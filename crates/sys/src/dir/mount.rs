@@ -188,10 +188,7 @@ pub fn without_submounts(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
             size_of::<libc::mount_attr>(),
         )
     };
-    match ret {
-        0 => Ok(tree),
-        _ => Err(Errno::last_os_error()),
-    }
+    Errno::result(ret as libc::c_int).map(|_| tree)
 }
 
 /// Unmounts `path` without following a symbolic link there. With `detach` the mount disappears from

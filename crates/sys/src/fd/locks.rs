@@ -157,10 +157,8 @@ fn structure(range: &Range<u64>, kind: Option<LockKind>) -> Result<libc::flock, 
 
 fn call(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> Result<(), Errno> {
     // SAFETY: see the module's header.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) } {
-        -1 => Err(Errno::last_os_error()),
-        _ => Ok(()),
-    }
+    let called = unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) };
+    Errno::result(called).map(drop)
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 //!
 //! # Model
 //!
-//! [`Stat`] is the result of `statx(2)`, with its field names, without the masks: a file system
-//! without a birth time gives `None`; everything else is always there.
+//! [`Stat`] is the result of `statx(2)`, without the masks: a file system without a birth time gives `None`; everything
+//! else is always there.
 
+use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{self, AtFlags, StatxFlags, StatxTimestamp};
@@ -97,43 +98,89 @@ impl Device {
     }
 }
 
-/// The attributes of an inode.
+/// The attributes of an inode, as `stat` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
-    /// Inode number.
+pub struct Attr {
+    /// Number of the inode, unique among the live inodes of the file system; the root's is 1.
     pub ino: u64,
-    /// The device that holds the file system.
-    pub dev: Device,
-    /// Kind and permission bits.
+    /// The kind of file.
+    pub kind: FileKind,
+    /// The rest.
+    pub attributes: Attributes,
+}
+
+impl Deref for Attr {
+    type Target = Attributes;
+
+    #[inline(always)]
+    fn deref(&self) -> &Attributes {
+        &self.attributes
+    }
+}
+
+impl DerefMut for Attr {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Attributes {
+        &mut self.attributes
+    }
+}
+
+/// The part of [`Attr`] that an inode remembers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Permission bits, set-id and sticky bits included.
     pub mode: u32,
-    /// Number of hard links.
+    /// Names of the inode.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// The device that the inode stands for.
+    /// Number of a device node.
     pub rdev: Device,
-    /// Size in bytes.
+    /// Size in bytes; of a regular file the address space knows better.
     pub size: u64,
-    /// Allocated blocks of 512 bytes.
+    /// Space taken in the backing store, in units of 512 bytes.
     pub blocks: u64,
-    /// Preferred size of an I/O in bytes.
+    /// Preferred size of an I/O, in bytes; a multiple of 512, less than 512 MiB.
     pub blksize: u32,
-    /// Time of the last access.
+    /// Last access.
     pub atime: Timespec,
-    /// Time of the last change of the data.
+    /// Last change of the data.
     pub mtime: Timespec,
-    /// Time of the last change of data or attributes.
+    /// Last change of the data or the attributes.
     pub ctime: Timespec,
-    /// Time of creation, where the file system keeps it.
+    /// Creation, where the backing store knows it.
     pub btime: Option<Timespec>,
 }
 
-impl Stat {
-    /// The kind in `mode`.
-    pub const fn kind(&self) -> FileKind {
-        FileKind::from_mode(self.mode)
+impl Attributes {
+    /// With the fields that only the inode has.
+    #[inline(always)]
+    pub fn of(self, ino: u64, kind: FileKind) -> Attr {
+        let attributes = self;
+        Attr {
+            ino,
+            kind,
+            attributes,
+        }
+    }
+}
+
+/// The answer of `statx(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The device that holds the file system.
+    pub dev: Device,
+    /// The attributes.
+    pub attr: Attr,
+}
+
+impl Deref for Stat {
+    type Target = Attr;
+
+    fn deref(&self) -> &Attr {
+        &self.attr
     }
 }
 
@@ -163,10 +210,8 @@ fn ask(
     let st = retry_on_intr(|| fs::statx(dir, name, flags, mask))?;
     let told = StatxFlags::from_bits_retain(st.stx_mask);
     let device = |major, minor| Device { major, minor };
-    let stat = Stat {
-        ino: st.stx_ino,
-        dev: device(st.stx_dev_major, st.stx_dev_minor),
-        mode: u32::from(st.stx_mode),
+    let attributes = Attributes {
+        mode: u32::from(st.stx_mode & 0o7777),
         nlink: st.stx_nlink,
         uid: st.stx_uid,
         gid: st.stx_gid,
@@ -178,6 +223,10 @@ fn ask(
         mtime: time(st.stx_mtime),
         ctime: time(st.stx_ctime),
         btime: told.contains(StatxFlags::BTIME).then(|| time(st.stx_btime)),
+    };
+    let stat = Stat {
+        dev: device(st.stx_dev_major, st.stx_dev_minor),
+        attr: attributes.of(st.stx_ino, FileKind::from_mode(st.stx_mode.into())),
     };
     Ok((stat, told))
 }
@@ -204,7 +253,7 @@ pub fn fstat_new(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     match stat.btime {
         _ if told.contains(CHANGE_TIMES) => Ok(stat),
         Some(born) => {
-            (stat.mtime, stat.ctime) = (born, born);
+            (stat.attr.mtime, stat.attr.ctime) = (born, born);
             Ok(stat)
         }
         None => fstat(fd),

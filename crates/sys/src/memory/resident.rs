@@ -65,8 +65,3 @@ pub(crate) fn kib_in(text: &str, name: &str) -> Option<u64> {
     let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
     Some(kib << 10)
 }
-
-/// Bytes of private anonymous memory of this process: [`Resident::anonymous`].
-pub fn process_anon_bytes() -> Result<u64, Errno> {
-    Ok(Resident::of_process()?.anonymous)
-}

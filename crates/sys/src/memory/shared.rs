@@ -63,51 +63,27 @@ pub enum WindowAccess {
 }
 
 impl SharedMemory {
-    /// Replaces a part of a reserved range, in bytes from its base, by shared memory without a page. Takes seven
-    /// system calls and a descriptor.
+    /// Replaces a part of a reserved range, in bytes from its base, by shared memory without a page; with huge pages if
+    /// `huge`: parts of it, here and below, are of whole 2 MiB then. Takes seven system calls and a descriptor.
     ///
     /// # Errors
     /// `EINVAL` for a part that is not of whole pages or empty, `EMFILE` without a descriptor, `ENOMEM` without a
-    /// mapping, `ECHILD` in a forked child.
+    /// mapping, `ECHILD` in a forked child; those of memfd_create(2) where the kernel has no huge pages of 2 MiB.
     ///
     /// # Safety
     ///
-    /// The part is reserved, not active and not in use.
-    pub unsafe fn over(range: &ReservedRange, part: Range<usize>) -> Result<SharedMemory, Errno> {
-        // SAFETY: the caller's contract.
-        unsafe { Self::with_pages(range, part, PAGE_SIZE) }
-    }
-
-    /// As [`SharedMemory::over`], with huge pages: parts of it, here and below, are of whole 2 MiB.
-    ///
-    /// # Errors
-    /// As [`SharedMemory::over`]; those of memfd_create(2) where the kernel has no huge pages of 2 MiB.
-    ///
-    /// # Safety
-    ///
-    /// As of [`SharedMemory::over`]. No byte is touched in a page that was not allocated.
-    pub unsafe fn over_huge(
+    /// The part is reserved, not active and not in use. No byte is touched in a huge page that was not allocated.
+    pub unsafe fn over(
         range: &ReservedRange,
         part: Range<usize>,
-    ) -> Result<SharedMemory, Errno> {
-        // SAFETY: the caller's contract.
-        unsafe { Self::with_pages(range, part, HUGE_PAGE_SIZE) }
-    }
-
-    /// # Safety
-    ///
-    /// As of [`SharedMemory::over`].
-    unsafe fn with_pages(
-        range: &ReservedRange,
-        part: Range<usize>,
-        page: usize,
+        huge: bool,
     ) -> Result<SharedMemory, Errno> {
         let (start, len) = range.part(part.clone())?;
-        let flags = match page {
-            HUGE_PAGE_SIZE => MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
-            _ => MemfdFlags::CLOEXEC,
+        let (page, kind) = match huge {
+            true => (HUGE_PAGE_SIZE, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB),
+            false => (PAGE_SIZE, MemfdFlags::empty()),
         };
-        let memfd = memfd_create("foliocache", flags)?;
+        let memfd = memfd_create("foliocache", MemfdFlags::CLOEXEC | kind)?;
         ftruncate(&memfd, len as u64)?;
         let memory = SharedMemory {
             memfd,
@@ -386,10 +362,7 @@ impl WindowArea {
     pub fn collapse(&self, part: Range<usize>) -> Result<(), Errno> {
         let (start, len) = self.range.part(part)?;
         // SAFETY: a mapping of ours, and the advice changes no contents.
-        match unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) } {
-            0 => Ok(()),
-            _ => Err(Errno::last_os_error()),
-        }
+        Errno::result(unsafe { libc::madvise(start, len, libc::MADV_COLLAPSE) }).map(drop)
     }
 
     /// Puts the pages of a window without userfaultfd into the page tables, for writes too if `write`, so that a touch is

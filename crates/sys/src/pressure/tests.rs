@@ -138,7 +138,7 @@ fn a_waker_ends_the_sleep() {
             .any(|level| level.kind == LevelKind::Machine)
     );
     let start = Instant::now();
-    waker.wake();
+    waker.set();
     monitor.rest(Duration::from_secs(3600));
     assert!(start.elapsed() < Duration::from_secs(600));
     // It was taken: the next sleep takes its time.

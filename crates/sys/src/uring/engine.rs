@@ -23,7 +23,7 @@
 //! device one by one, and take the processor from the submitter meanwhile.
 //!
 //! A device that works in the submitting thread (a compressed RAM disk) would be driven by one processor then, and
-//! in the kernel's threads at that. The engine notices such devices by [`Engine::read_blocking`], and
+//! in the kernel's threads at that. The engine notices such devices by [`Engine::run_blocking`], and
 //! [`Engine::is_synchronous`] tells callers to do their I/O themselves.
 //!
 //! Writes are made by callers that wait for them, many at a time: see [`writes`](self).
@@ -57,7 +57,7 @@ use super::piece::{Direction, Piece, split};
 use super::ring::Ring;
 use crate::Errno;
 use crate::event::Event;
-use crate::fd::{self, Extent, IoSegment};
+use crate::fd::{Extent, IoSegment};
 use crate::fork::ForkGuard;
 use crate::lock::{Arc, JoinHandle, ThreadBuilder, current_thread};
 use crate::signal::undisturbed;
@@ -91,7 +91,7 @@ struct Active {
 }
 
 /// Shared by the engine and its worker.
-struct Shared {
+pub(super) struct Shared {
     handoff: Handoff<Active, JoinHandle<()>, Errno>,
     guard: ForkGuard,
     wake: Event,
@@ -100,11 +100,12 @@ struct Shared {
     device: Device,
     counters: Counters,
     writes: Writes,
+    /// The ring's descriptor, once there is one.
     #[cfg(test)]
-    ring_fd: core::sync::atomic::AtomicI32,
+    pub(super) ring_fd: core::sync::atomic::AtomicI32,
     /// The worker panics after it has taken over new requests.
     #[cfg(test)]
-    inject_panic: core::sync::atomic::AtomicBool,
+    pub(super) inject_panic: core::sync::atomic::AtomicBool,
 }
 
 #[derive(Default)]
@@ -165,7 +166,7 @@ impl fmt::Display for EngineStats {
 /// Dropping it waits until all I/O has ended and `done` was called for it, unless it is dropped by
 /// a `done`: then the worker ends by itself.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Engine {
@@ -253,35 +254,10 @@ impl Engine {
         self.shared.device.is_synchronous()
     }
 
-    /// Reads as [`crate::fd::read_segments`] does, and learns by the first reads and one in 32 whether the
-    /// device is a synchronous one. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// Those of `preadv(2)`.
-    pub fn read_blocking(
-        &self,
-        fd: BorrowedFd<'_>,
-        pos: u64,
-        segments: &[IoSegment<'_>],
-    ) -> Result<usize, Errno> {
-        let read = || fd::read_segments(fd, pos, segments);
-        self.shared.device.run(read)
-    }
-
-    /// Writes as [`crate::fd::write_segments`] does, and learns as [`Engine::read_blocking`] does. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// Those of `pwritev(2)`.
-    pub fn write_blocking(
-        &self,
-        fd: BorrowedFd<'_>,
-        pos: u64,
-        segments: &[IoSegment<'_>],
-    ) -> Result<usize, Errno> {
-        let write = || fd::write_segments(fd, pos, segments);
-        self.shared.device.run(write)
+    /// Runs a read or write that blocks, and learns by the first ones and by one in 32 whether the device is a synchronous
+    /// one.
+    pub fn run_blocking<R>(&self, io: impl FnOnce() -> R) -> R {
+        self.shared.device.run(io)
     }
 
     /// Writes `extents`, in any order and many at a time, and stores each one's result in it.
@@ -300,18 +276,6 @@ impl Engine {
     ) -> Result<(), Errno> {
         self.shared.guard.check()?;
         self.shared.writes.write(fd, extents)
-    }
-
-    /// Has the worker panic.
-    #[cfg(test)]
-    pub(super) fn inject_panic(&self) {
-        self.shared.inject_panic.store(true, Ordering::Relaxed);
-    }
-
-    /// The ring's descriptor, once there is one.
-    #[cfg(test)]
-    pub(super) fn ring_fd(&self) -> i32 {
-        self.shared.ring_fd.load(Ordering::Relaxed)
     }
 
     /// Why the engine takes no I/O any more. Takes the engine's lock for a moment.

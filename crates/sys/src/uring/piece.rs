@@ -9,12 +9,14 @@
 //! 1. `pos` is the file position of the bytes that are left in `memory`.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
 use smallvec::SmallVec;
 
 use crate::Errno;
 use crate::fd::{self, Batch, Batches, IoSegment};
+use crate::lock::sleep;
 
 /// How often one piece is tried again when the kernel is short of memory.
 pub(super) const MAX_RETRIES: u32 = 1000;
@@ -177,11 +179,7 @@ pub(super) fn outcome(pieces: &[Piece]) -> Result<usize, Errno> {
     Ok(moved)
 }
 
-/// Sleeps a millisecond, or less when a signal comes.
+/// Sleeps a millisecond.
 pub(super) fn pause() {
-    let request = rustix::thread::Timespec {
-        tv_sec: 0,
-        tv_nsec: 1_000_000,
-    };
-    let _ = rustix::thread::nanosleep(&request);
+    sleep(Duration::from_millis(1));
 }

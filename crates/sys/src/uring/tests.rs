@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Engine;
@@ -159,7 +160,7 @@ fn an_engine_whose_ring_is_refused_fails_present_and_later_requests() {
     };
     assert_eq!(submit(), Ok(100));
     // The worker may sleep in the kernel with the old descriptor: a submission gets it out.
-    take_away(engine.ring_fd());
+    take_away(engine.shared.ring_fd.load(Ordering::Relaxed));
     let first = submit();
     let error = submit().unwrap_err();
     assert!(
@@ -188,7 +189,7 @@ fn an_engine_whose_worker_panics_fails_present_and_later_requests() {
             .expect("done is called")
     };
     assert_eq!(submit(), Ok(100));
-    engine.inject_panic();
+    engine.shared.inject_panic.store(true, Ordering::Relaxed);
     assert_eq!(submit(), Err(Errno::EIO));
     assert_eq!(engine.failed(), Some(Errno::EIO));
     assert_eq!(submit(), Err(Errno::EIO));

@@ -141,11 +141,8 @@ fn exchange(signal: c_int, action: Option<&sigaction>) -> Result<sigaction, Errn
     let new = action.map_or(core::ptr::null(), |action| action);
     let mut old = default_action();
     // SAFETY: both point to actions or to nothing.
-    if unsafe { libc::sigaction(signal, new, &mut old) } == 0 {
-        Ok(old)
-    } else {
-        Err(Errno::last_os_error())
-    }
+    Errno::result(unsafe { libc::sigaction(signal, new, &mut old) })?;
+    Ok(old)
 }
 
 /// The default action, for where it comes after a handler that wanted only one signal.

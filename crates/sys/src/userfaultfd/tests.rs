@@ -6,6 +6,18 @@ use crate::usercopy;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+impl Fault {
+    /// Whether the memfd has the page and the page tables have not.
+    fn minor(&self) -> bool {
+        self.flags & u64::from(raw::UFFD_PAGEFAULT_FLAG_MINOR) != 0
+    }
+
+    /// Whether the page is mapped for reading alone.
+    fn write_protected(&self) -> bool {
+        self.flags & u64::from(raw::UFFD_PAGEFAULT_FLAG_WP) != 0
+    }
+}
+
 const PAGES: usize = 64;
 
 /// Shared memory, and all of it through a window.
@@ -23,7 +35,7 @@ impl Rig {
         let len = PAGES * PAGE_SIZE;
         let range = ReservedRange::reserve(len).unwrap();
         // SAFETY: the range is private to this test.
-        let memory = unsafe { SharedMemory::over(&range, 0..len) }.unwrap();
+        let memory = unsafe { SharedMemory::over(&range, 0..len, false) }.unwrap();
         let window = WindowArea::reserve(len).unwrap();
         let access = WindowAccess::ReadWrite;
         // SAFETY: a new area, and the tests are ready for faults of the window.

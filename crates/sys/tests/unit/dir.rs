@@ -96,9 +96,9 @@ fn links_are_not_followed() {
     let opened = dir::openat(d, n("out"), OFlags::RDONLY, 0);
     assert_eq!(opened.unwrap_err(), Errno::ELOOP);
     let link = dir::openat(d, n("out"), OFlags::PATH, 0).unwrap();
-    assert_eq!(fd::fstat(link.as_fd()).unwrap().kind(), FileKind::Symlink);
+    assert_eq!(fd::fstat(link.as_fd()).unwrap().kind, FileKind::Symlink);
     assert_eq!(dir::readlink_fd(link.as_fd()).unwrap(), "/etc");
-    assert_eq!(statat(d, n("out")).unwrap().kind(), FileKind::Symlink);
+    assert_eq!(statat(d, n("out")).unwrap().kind, FileKind::Symlink);
     let past = SetTime::At(Timespec::new(77, 0));
     fd::futimens(link.as_fd(), Some(past), Some(past)).unwrap();
     assert_eq!(statat(d, n("out")).unwrap().mtime.sec, 77);
@@ -119,7 +119,7 @@ fn names_below_a_descriptor_are_made_moved_and_removed() {
     assert_eq!(taken, Err(Errno::EEXIST));
 
     dir::mknodat(d, n("pipe"), FileKind::Fifo, 0o600, 0).unwrap();
-    assert_eq!(statat(d, n("pipe")).unwrap().kind(), FileKind::Fifo);
+    assert_eq!(statat(d, n("pipe")).unwrap().kind, FileKind::Fifo);
     assert_eq!(
         dir::mknodat(d, n("d"), FileKind::Directory, 0, 0),
         Err(Errno::EINVAL)

@@ -404,7 +404,7 @@ fn a_device_that_works_in_its_callers_thread_is_noticed() {
         if reads >= 8 && engine.is_synchronous() {
             break;
         }
-        let read = engine.read_blocking(file.as_fd(), 0, &list);
+        let read = engine.run_blocking(|| fd::read_segments(file.as_fd(), 0, &list));
         assert_eq!(read, Ok(MIB + 5));
     }
     assert!(engine.is_synchronous() && engine.stats().synchronous);

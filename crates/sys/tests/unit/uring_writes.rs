@@ -60,7 +60,7 @@ fn direct_writes_into_blocks_and_holes_are_made() {
     fd::pwrite(place.as_file().as_fd(), 0, &pages(200, 0)).unwrap();
     fd::fsync(place.as_file().as_fd()).unwrap();
     // A direct write waits for pages in the kernel's cache to go.
-    fd::fadvise_dontneed(place.as_file().as_fd(), 0, 0).unwrap();
+    fd::fadvise(place.as_file().as_fd(), 0, 0, fd::Advice::DontNeed).unwrap();
     let Ok(direct) = fd::open(place.path(), OFlags::RDWR | OFlags::DIRECT, 0) else {
         eprintln!("SKIP: no direct I/O in {}", place.path().display());
         return;

@@ -79,7 +79,7 @@ use foliocache_mm::slab::{Slab, SlabBox, SlabRetired};
 use foliocache_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use foliocache_sync::cell::UnsafeCell;
 use foliocache_sync::lockref::LockRef;
-use foliocache_sync::rank::RankedMutex;
+use foliocache_sync::rank::{Rank, RankedMutex};
 use foliocache_sync::rcu::RcuReadGuard;
 use foliocache_sync::seqcount::SeqCount;
 use foliocache_sync::{Arc, ShardedCounter};
@@ -233,9 +233,9 @@ pub(super) struct Inner<I: DentryInode> {
     pub(super) hash: RcuHash<Dentry<I>>,
     pub(super) slab: Slab<Dentry<I>>,
     pub(super) limbo: Limbo<DeferredFree<I>>,
-    pub(super) rename: RankedMutex<()>,
+    pub(super) rename: RankedMutex<{ Rank::DentryRename as u8 }, ()>,
     pub(super) rename_seq: SeqCount,
-    pub(super) walks: RankedMutex<()>,
+    pub(super) walks: RankedMutex<{ Rank::DentryWalk as u8 }, ()>,
     /// Of the places of directories.
     pub(super) places: Arc<Generation>,
     pub(super) bound: Arc<dyn MetadataBound>,

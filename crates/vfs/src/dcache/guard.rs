@@ -26,7 +26,7 @@
 
 use super::dentry::{Children, Dentry, DentryInode, Siblings};
 use foliocache_sync::lockref::LockRefGuard;
-use foliocache_sync::rank::{self, Rank, RankToken};
+use foliocache_sync::rank::{self, How, Rank, RankToken};
 use foliocache_sync::seqcount::Exclusive;
 use std::ptr::{self, NonNull};
 
@@ -154,21 +154,21 @@ impl<I: DentryInode> Dentry<I> {
     /// Takes the lock while no other dentry's is held.
     #[track_caller]
     pub(super) fn lock(&self) -> DentryGuard<'_, I> {
-        let token = rank::acquire(Rank::Dentry);
+        let token = rank::acquire(Rank::Dentry, How::Ordered);
         self.locked(self.counted.lockref.lock(), token)
     }
 
     /// Takes the lock while others are held, in the order that the module's header states.
     #[track_caller]
     pub(super) fn lock_nested(&self) -> DentryGuard<'_, I> {
-        let token = rank::acquire_nested(Rank::Dentry);
+        let token = rank::acquire(Rank::Dentry, How::Nested);
         self.locked(self.counted.lockref.lock(), token)
     }
 
     /// Drops a reference, or takes the lock if it is the last one.
     #[track_caller]
     pub(super) fn put_or_lock(&self) -> Option<DentryGuard<'_, I>> {
-        let token = rank::acquire(Rank::Dentry);
+        let token = rank::acquire(Rank::Dentry, How::Ordered);
         let guard = self.counted.lockref.put_or_lock()?;
         Some(self.locked(guard, token))
     }

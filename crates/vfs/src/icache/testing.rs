@@ -33,7 +33,7 @@ impl<T: CachedInode> InodeCache<T> {
             waits: self.waited.sum_positive(),
             limbo: self.limbo.len() as u64,
             uncharged: self.uncharged(),
-            inode_bytes: self.slab.bytes(),
+            inode_bytes: self.slab.0.bytes(),
         }
     }
 }

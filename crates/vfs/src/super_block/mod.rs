@@ -91,7 +91,7 @@ pub struct SuperBlock {
     /// `None` if no thread could be started: then only callers free discarded objects.
     reaper: Option<Reaper>,
     /// Held by a thread that moves a name from one directory to another.
-    rename: RankedMutex<()>,
+    rename: RankedMutex<{ Rank::Rename as u8 }, ()>,
     belief: Arc<Belief>,
 }
 
@@ -153,7 +153,7 @@ impl SuperBlock {
             mm: None,
             permissions,
             reaper: None,
-            rename: RankedMutex::new(Rank::Rename, ()),
+            rename: RankedMutex::new(()),
             belief,
         }
     }

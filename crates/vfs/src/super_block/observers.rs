@@ -35,13 +35,8 @@ pub trait Observer: Send + Sync {
     fn was_told(&self, began: u64, complete: bool);
 }
 
-pub(super) struct Observers(RankedRwLock<Vec<Weak<dyn Observer>>>);
-
-impl Default for Observers {
-    fn default() -> Observers {
-        Observers(RankedRwLock::new(Rank::Observers, Vec::new()))
-    }
-}
+#[derive(Default)]
+pub(super) struct Observers(RankedRwLock<{ Rank::Observers as u8 }, Vec<Weak<dyn Observer>>>);
 
 impl Observers {
     pub(super) fn add(&self, observer: Weak<dyn Observer>) {

@@ -238,14 +238,14 @@ impl Removed {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use foliocache_sync::rank::{Rank, acquire};
+    use foliocache_sync::rank::{How, Rank, acquire};
 
     /// As a dentry that takes its lock when its last reference goes.
     struct LocksWhenDropped;
 
     impl Drop for LocksWhenDropped {
         fn drop(&mut self) {
-            drop(acquire(Rank::Dentry));
+            drop(acquire(Rank::Dentry, How::Ordered));
         }
     }
 

@@ -36,14 +36,14 @@ pub trait InodeHolder: Send + Sync {
 /// Reclaim uses the caches under the lock and takes no reference out of it, so it never drops the last reference to
 /// a file system, whose end may need memory.
 pub(super) struct Shrinkable {
-    caches: RankedRwLock<Option<Arc<Caches>>>,
+    caches: RankedRwLock<{ Rank::Shrinker as u8 }, Option<Arc<Caches>>>,
     holders: LeafMutex<Vec<Weak<dyn InodeHolder>>>,
 }
 
 impl Shrinkable {
     pub(super) fn new(caches: &Arc<Caches>) -> Shrinkable {
         Shrinkable {
-            caches: RankedRwLock::new(Rank::Shrinker, Some(Arc::clone(caches))),
+            caches: RankedRwLock::new(Some(Arc::clone(caches))),
             holders: LeafMutex::default(),
         }
     }

@@ -11,7 +11,7 @@ impl Frames {
             FrameKind::General => FrameKind::Linear,
             FrameKind::Linear => FrameKind::General,
         };
-        if self.available_of(from) < u64::from(BLOCK_FRAMES)
+        if self.available(from) < u64::from(BLOCK_FRAMES)
             || (to == FrameKind::Linear && self.is_pool_short())
         {
             return false;

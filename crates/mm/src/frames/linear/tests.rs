@@ -18,7 +18,7 @@ fn frames(mib: u64) -> Frames {
 /// A promise of linear frames, with units of the blocks as far as it takes.
 fn promise(frames: &Frames, n: u32) -> Reservation<'_> {
     loop {
-        if let Some(promise) = frames.try_reserve_of(FrameKind::Linear, n) {
+        if let Some(promise) = frames.try_reserve(FrameKind::Linear, n) {
             return promise;
         }
         assert!(frames.shift_unit(FrameKind::Linear), "{:?}", frames.usage());
@@ -179,25 +179,33 @@ fn units_move_to_the_kind_that_is_asked_for_and_back() {
     let frames = frames(16);
     let range = frames.new_range(2048, NOBODY).expect("a range");
     let capacity = frames.capacity();
-    assert_eq!(frames.available_of(FrameKind::Linear), 0);
-    let all = frames.available();
-    let general = frames.try_reserve(all as u32).expect("all frames");
-    assert!(frames.try_reserve_of(FrameKind::Linear, 1).is_none());
+    assert_eq!(frames.available(FrameKind::Linear), 0);
+    let all = frames.available(FrameKind::General);
+    let general = frames
+        .try_reserve(FrameKind::General, all as u32)
+        .expect("all frames");
+    assert!(frames.try_reserve(FrameKind::Linear, 1).is_none());
     drop(general);
     let linear = promise(&frames, 1024);
-    assert_eq!(frames.available(), all - 1024);
+    assert_eq!(frames.available(FrameKind::General), all - 1024);
     assert!(!frames.shift_unit(FrameKind::General), "both are promised");
     drop(linear);
-    let general = frames.try_reserve(all as u32 - 512);
+    let general = frames.try_reserve(FrameKind::General, all as u32 - 512);
     assert!(general.is_some(), "a unit comes back, unasked");
-    assert!(frames.try_reserve(513).is_none(), "more than there is");
+    assert!(
+        frames.try_reserve(FrameKind::General, 513).is_none(),
+        "more than there is"
+    );
     drop(general);
     // The blocks keep one.
     while frames.shift_unit(FrameKind::Linear) {}
-    assert_eq!(frames.available(), 512);
+    assert_eq!(frames.available(FrameKind::General), 512);
     assert_eq!(frames.capacity(), capacity);
     while frames.shift_unit(FrameKind::General) {}
-    assert_eq!((frames.available(), frames.capacity()), (all, capacity));
+    assert_eq!(
+        (frames.available(FrameKind::General), frames.capacity()),
+        (all, capacity)
+    );
     frames.retire_range(range);
 }
 
@@ -205,17 +213,20 @@ fn units_move_to_the_kind_that_is_asked_for_and_back() {
 fn a_unit_that_is_owed_moves_as_soon_as_enough_frames_are_free_whoever_frees_them() {
     let frames = frames(8);
     let range = frames.new_range(1024, NOBODY).expect("a range");
-    let before = frames.available();
+    let before = frames.available(FrameKind::General);
     // Promised frames come back without a punch.
     let promised = promise(&frames, 512);
     frames.owe_unit();
     assert_eq!(frames.deficit(), 512);
-    assert!(frames.try_reserve_of(FrameKind::Linear, 1).is_none());
+    assert!(frames.try_reserve(FrameKind::Linear, 1).is_none());
     drop(promised);
     assert_eq!(frames.punch_leaving(), 0);
     frames.owe_unit();
     while frames.shift_unit(FrameKind::General) {}
-    assert_eq!((frames.available(), frames.deficit()), (before, 0));
+    assert_eq!(
+        (frames.available(FrameKind::General), frames.deficit()),
+        (before, 0)
+    );
     // Used frames do when they are punched.
     take(&frames, range.base(), 9, 1);
     frames.owe_unit();
@@ -223,7 +234,10 @@ fn a_unit_that_is_owed_moves_as_soon_as_enough_frames_are_free_whoever_frees_the
     assert_eq!(frames.deficit(), 512);
     frames.free_linear(range.base(), 9, false);
     assert_eq!(frames.punch_leaving(), 512);
-    assert_eq!((frames.available(), frames.deficit()), (before, 0));
+    assert_eq!(
+        (frames.available(FrameKind::General), frames.deficit()),
+        (before, 0)
+    );
 }
 
 #[test]
@@ -237,7 +251,7 @@ fn a_shrink_of_the_limit_takes_linear_units_and_the_bound_holds_when_frames_were
     frames.owe_unit();
     frames.set_limit(16 * MIB).expect("a limit");
     assert!(frames.excess() > 0 && frames.deficit() > 0);
-    assert!(frames.try_reserve_of(FrameKind::Linear, 1).is_none());
+    assert!(frames.try_reserve(FrameKind::Linear, 1).is_none());
     let mut held = 12;
     while frames.excess() > 0 {
         held -= 1;
@@ -256,7 +270,13 @@ fn a_shrink_of_the_limit_takes_linear_units_and_the_bound_holds_when_frames_were
     frames.punch_leaving();
     let all = frames.capacity();
     while frames.shift_unit(FrameKind::General) {}
-    assert_eq!((frames.available(), frames.usage().in_use_pages), (all, 0));
+    assert_eq!(
+        (
+            frames.available(FrameKind::General),
+            frames.usage().in_use_pages
+        ),
+        (all, 0)
+    );
 }
 
 #[test]
@@ -356,7 +376,12 @@ fn metadata_takes_a_linear_unit_that_is_free_but_leaves_one_to_each_kind() {
     let frames = frames(16);
     let range = frames.new_range(2048, NOBODY).expect("a range");
     drop(promise(&frames, 1024));
-    let general = frames.try_reserve(frames.available() as u32).expect("all");
+    let general = frames
+        .try_reserve(
+            FrameKind::General,
+            frames.available(FrameKind::General) as u32,
+        )
+        .expect("all");
     let linear = frames.capacity() - u64::from(general.left());
     assert!(linear >= 1024);
     let mut charged = 0;
@@ -370,7 +395,11 @@ fn metadata_takes_a_linear_unit_that_is_free_but_leaves_one_to_each_kind() {
     }
     // Of each kind some can be had still.
     let linear = promise(&frames, 512);
-    drop(frames.try_reserve(512).expect("a block"));
+    drop(
+        frames
+            .try_reserve(FrameKind::General, 512)
+            .expect("a block"),
+    );
     drop(linear);
     let usage = frames.usage();
     assert!(usage.total_bytes() <= usage.limit_bytes, "{usage:?}");

@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 fn shared(len: usize) -> (ReservedRange, SharedMemory) {
     let range = ReservedRange::reserve(len + 2 * MIB).unwrap();
     // SAFETY: the range is private to this test.
-    let memory = unsafe { SharedMemory::over(&range, 2 * MIB..len + 2 * MIB) }.unwrap();
+    let memory = unsafe { SharedMemory::over(&range, 2 * MIB..len + 2 * MIB, false) }.unwrap();
     (range, memory)
 }
 
@@ -107,7 +107,7 @@ fn unaligned_and_out_of_range_requests_are_refused() {
         assert_eq!(punched, Err(Errno::EINVAL), "{bytes:?}");
     }
     // SAFETY: refused.
-    let over = unsafe { SharedMemory::over(&range, 0..5 * MIB) };
+    let over = unsafe { SharedMemory::over(&range, 0..5 * MIB, false) };
     assert_eq!(over.err(), Some(Errno::EINVAL));
 }
 
