@@ -1,4 +1,4 @@
-//! Doors for the model tests: the read-hit protocol, the folio lock, the count of holders and reliance on pages, made
+//! Doors for the model tests: the read-hit protocol, the folio lock, the count of holders, reliance on pages and grants of room, made
 //! of the very code that the cache runs. Exists under loom only.
 //!
 //! # Model
@@ -24,6 +24,7 @@ use foliocache_xarray::{CHUNK_SIZE, ChunkSource, Entry, NodePool, XArray};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
+use crate::dirty::Grant;
 use crate::folio::{Folio, Identity, flag};
 use crate::frames::FrameNumber;
 use crate::lookup::{Lookup, find_page};
@@ -479,5 +480,68 @@ impl Relied {
     pub fn is_gone(&self) -> bool {
         // Relaxed: as above.
         self.gone.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// A store that room is taken from, as `BackingDevInfo::try_reserve_space` takes it where room is scarce.
+pub struct Room {
+    free: u64,
+    grant: Grant,
+    reserved: AtomicU64,
+    dirty: AtomicU64,
+    granted: AtomicU64,
+}
+
+impl Room {
+    /// With so many bytes.
+    pub fn new(free: u64) -> Self {
+        Self {
+            free,
+            grant: Grant::default(),
+            reserved: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
+        }
+    }
+
+    /// A write of so many bytes; whether there was room.
+    pub fn write(&self, bytes: u64) -> bool {
+        let written = self.is_reserved(bytes);
+        if written {
+            // Relaxed: ordered by what is reserved.
+            self.dirty.fetch_add(bytes, Ordering::Relaxed);
+        }
+        // Release: as the drop of `ReservedSpace`.
+        self.reserved.fetch_sub(bytes, Ordering::Release);
+        written
+    }
+
+    fn is_reserved(&self, bytes: u64) -> bool {
+        // Acquire, twice: as `BackingDevInfo::try_reserve_space`.
+        self.reserved.fetch_add(bytes, Ordering::Acquire);
+        if self.grant.take(bytes, || 0) {
+            // Relaxed: read when all threads have ended.
+            self.granted.fetch_add(bytes, Ordering::Relaxed);
+            return true;
+        }
+        let closed = self.grant.close();
+        let others = self.reserved.load(Ordering::Acquire) - bytes;
+        // Relaxed: ordered by what is reserved.
+        let left = self.free - self.dirty.load(Ordering::Relaxed);
+        let kept = others + bytes;
+        if left < kept {
+            return false;
+        }
+        self.grant.open(closed, (left - kept) / 2, 1);
+        true
+    }
+
+    /// Bytes that are written, and how many of them were taken from a grant. Once all writers have ended.
+    pub fn taken(&self) -> (u64, u64) {
+        // Relaxed: as above.
+        (
+            self.dirty.load(Ordering::Relaxed),
+            self.granted.load(Ordering::Relaxed),
+        )
     }
 }

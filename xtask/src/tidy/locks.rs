@@ -19,9 +19,8 @@ pub(crate) fn check(source: &Source) -> Vec<Violation> {
     let found = names.map(|name| {
         let places = find_word(&source.live, name).into_iter();
         places.map(move |at| {
-            let message = format!(
-                "`{name}` has no rank: take `Ranked{name}` or, for a leaf, `LeafMutex`"
-            );
+            let message =
+                format!("`{name}` has no rank: take `Ranked{name}` or, for a leaf, `LeafMutex`");
             Violation::new(&source.path, source.line(at), "lock rank", message)
         })
     });

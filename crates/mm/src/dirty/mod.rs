@@ -30,6 +30,8 @@ pub(crate) use list::{DirtyFile, DirtyFiles, Listed, NOT_DIRTY};
 pub(crate) use pass::WritebackState;
 pub(crate) use queued::{Closed, ClosedFile, Handed, HandedFile};
 pub(crate) use rewrites::Rewrites;
+#[cfg(loom)]
+pub(crate) use space::Grant;
 pub(crate) use space::{GRANT_TIME, Space, UNASKED, UnaskedWrite, says_full};
 pub(crate) use stalls::Stalls;
 pub use stalls::ThrottleStats;

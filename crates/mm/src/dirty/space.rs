@@ -21,7 +21,7 @@ pub(crate) const UNASKED: u64 = 4 << 20;
 pub(crate) const GRANT_TIME: Duration = Duration::from_millis(20);
 
 /// The room in the store, as far as it is known.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Space {
     /// Bytes written to the store, ever.
     pub(crate) written: AtomicU64,
@@ -36,20 +36,6 @@ pub(crate) struct Space {
     /// When room became scarce last, in nanoseconds of `monotonic_ns`.
     pub(crate) scarce_since: AtomicU64,
     pub(crate) writing: RankedMutex<{ Rank::Space as u8 }, ()>,
-}
-
-impl Default for Space {
-    fn default() -> Self {
-        Self {
-            written: AtomicU64::new(0),
-            next_look: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
-            grant: Grant::default(),
-            unasked: ShardedCounter::new(),
-            scarce_since: AtomicU64::new(0),
-            writing: RankedMutex::new(()),
-        }
-    }
 }
 
 /// A part of the room that the last look found, for writes that then need not ask.

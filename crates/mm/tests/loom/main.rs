@@ -4,4 +4,5 @@
 mod folio;
 mod read_hit;
 mod relied;
+mod room;
 mod split;
