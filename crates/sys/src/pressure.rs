@@ -158,7 +158,7 @@ impl Monitor {
         }
     }
 
-    /// Sleeps until `timeout` is over, a [`Waker`] wakes, or the kernel says that memory is short.
+    /// Sleeps until `timeout` is over, a [waker](Monitor::waker) wakes, or the kernel says that memory is short.
     /// Returns whether the kernel did.
     ///
     /// Context: blocks.

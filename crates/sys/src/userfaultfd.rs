@@ -9,8 +9,8 @@
 //! | the memfd | the page tables | the program | the fault |
 //! |---|---|---|---|
 //! | has no page | empty | reads or writes | [`Fault::missing`] |
-//! | has a page | empty | reads or writes | [`Fault::minor`] |
-//! | has a page | write-protected | writes | [`Fault::write_protected`] |
+//! | has a page | empty | reads or writes | a minor one |
+//! | has a page | write-protected | writes | a write-protection one |
 //!
 //! Zapping or punching a write-protected page leaves a mark in the page table, which keeps the table and makes
 //! [`Userfaultfd::poison`] fail. A map replaces it, and [`Userfaultfd::allow_writes`] removes it.
