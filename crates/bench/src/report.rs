@@ -4,7 +4,7 @@
 //!
 //! The JSON is `{"case", "host", "rows": [{"name", "variant", "threads", "value", "unit",
 //! "samples"}], "ratios": {NAME: {"median", "min", "max", "control": {"median", "min", "max"}}}, "notes": [TEXT]}`. A
-//! row's value is the median of its samples. A ratio near 1 (0.8 to 1.25) has a control, the same of one of its two
+//! row's value is the median of its samples. A ratio near 1 (0.8 to 1.25), or undecided, has a control, the same of one of its two
 //! contestants against itself, unless it is one of counts or was far from 1 in the warm-up round. Rows of passes
 //! over files also have `"cpu_s_per_gb": {"process", "reclaim", "background", "kernel_threads"}`, and those of reads
 //! through a cache `"hit_ratio"`, and those of loaders `"device_bytes_per_byte"`. Rows of random reads and of logs have `"latency_us": {"p50", "p99", "p99_9"}`. Rows of streams have `"series"`, their figure in each interval of each round. Names of ratios are stable.
