@@ -398,6 +398,13 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "mm",
+        "dirtied_after_no_look",
+        "what becomes dirty in a pass is written without a look at the store",
+        Model,
+        &["mm::shuttle::looks::the_store_is_looked_at_before_each_write_to_it"],
+    ),
+    bug(
+        "mm",
         "memory_given_up_by_count",
         "a caller is refused without a round of the reclaimer",
         Model,

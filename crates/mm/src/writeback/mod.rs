@@ -128,8 +128,12 @@ impl AddressSpace {
             if turn && written > 0 && self.is_awaited() {
                 break;
             }
-            choice.exact = self.counts.get(Count::Dirty) > 0
-                && self.ask_store(|ops| ops.look_before_writeback());
+            let is_clean = self.counts.get(Count::Dirty) == 0;
+            // What becomes dirty from now on is for another pass: written without a look, it would hide what others wrote.
+            if is_clean && !foliocache_sync::planted!(dirtied_after_no_look) {
+                return (None, result);
+            }
+            choice.exact = !is_clean && self.ask_store(|ops| ops.look_before_writeback());
             let runs = self.collect_runs(at, last, budget - written, choice);
             if runs.is_empty() {
                 return (None, result);

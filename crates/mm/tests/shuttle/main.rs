@@ -5,6 +5,7 @@ mod fault;
 mod frames;
 mod group;
 mod linear;
+mod looks;
 mod mm;
 mod names;
 mod pins;
