@@ -138,7 +138,7 @@ impl Errno {
         self.entry().map_or("Unknown error", |(_, _, text)| text)
     }
 
-    /// What a libc call returned, or the error that it left behind if that is `-1`.
+    /// The result of a libc call, or the error that it left behind if that is `-1`.
     pub(crate) fn result(returned: libc::c_int) -> Result<libc::c_int, Errno> {
         match returned {
             -1 => Err(Errno::last_os_error()),

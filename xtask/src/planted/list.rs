@@ -356,13 +356,6 @@ const BELOW: &[Bug] = &[
     ),
     bug(
         "mm",
-        "pins_take_no_room",
-        "a write is granted room that a pin has used",
-        Unit,
-        &["mm::unit::space::what_pins_dirty_is_not_granted_to_writes"],
-    ),
-    bug(
-        "mm",
         "late_answer_granted",
         "room is granted by a look that another one came after",
         Unit,

@@ -160,9 +160,7 @@ impl BackingDevInfo {
         }
         if self.is_scarce() {
             let bytes = pages * PAGE_SIZE as u64;
-            let taken = foliocache_sync::planted!(pins_take_no_room)
-                || self.space.grant.take(bytes, monotonic_ns);
-            if !taken {
+            if !self.space.grant.take(bytes, monotonic_ns) {
                 self.space.grant.close();
             }
         } else if self.is_look_due() {

@@ -129,7 +129,7 @@ impl AddressSpace {
                 break;
             }
             let is_clean = self.counts.get(Count::Dirty) == 0;
-            // What becomes dirty from now on is for another pass: written without a look, it would hide what others wrote.
+            // A page that becomes dirty from now on is for another pass: written without a look, it would hide what others wrote.
             if is_clean && !foliocache_sync::planted!(dirtied_after_no_look) {
                 return (None, result);
             }
