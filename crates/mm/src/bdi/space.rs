@@ -131,8 +131,11 @@ impl BackingDevInfo {
         bump(&self.space.written, bytes);
     }
 
-    /// Whether so much was used since the store was asked last that one is to ask it again: the caller, if so.
+    /// Whether so much was used since the store was asked last that one is to ask it again: the caller, if so. Never of memory.
     fn is_look_due(&self) -> bool {
+        if self.is_memory() {
+            return false;
+        }
         let used = read(&self.space.written) + self.nr_dirty_bytes();
         // Relaxed, both: the looks steer, and a late one finds less room.
         let due = self.space.next_look.load(Ordering::Relaxed);
@@ -148,7 +151,7 @@ impl BackingDevInfo {
     /// A file became dirtier by a write: asks its store for the room that is left, if much was used since it was asked last. Where
     /// room is scarce writes have asked for theirs.
     pub(crate) fn note_dirtied(&self, mapping: &AddressSpace) {
-        if !self.is_memory() && !self.is_scarce() && self.is_look_due() {
+        if !self.is_scarce() && self.is_look_due() {
             self.look_at_space(mapping);
         }
     }
